@@ -94,6 +94,8 @@ class _Tile:
     Attributes:
         lengths: the length of each axis, as int64.
         axes: the numbers of each axis.
+        unmoved: the plans of the paddings that pad taps outside one by one; None for those with
+            which taps are moved inside together.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class _Tile:
             builder.load(builder.gep(arguments.lengths.data, [INT64(axis)])) for axis in range(r)
         ]
         self._periodic = [None if plan.padding.period is None else plan for plan in plans]
+        self.unmoved = [None if plan.moves_inside else plan for plan in plans]
         self.axes = [
             VectorAxis.of_number(builder, length, arguments.align_corners, self.coordinate, lanes)
             for length in self.lengths
@@ -169,7 +172,7 @@ class _Tile:
                 is_far = builder.or_(is_far, is_axis_far)
             return [*values, is_far]
 
-        codes = [code for code, plan in enumerate(self._periodic) if plan is not None]
+        codes = _codes_of(self._periodic)
         results = [variable(builder, value) for value in (*(x.value for x in unpadded), FALSE)]
         # Clipping shares its instructions, which is faster than a branch for each padding.
         is_periodic = is_one_of(builder, self.arguments.padding, codes)
@@ -201,15 +204,36 @@ class _Tile:
             index = index * axis.length + inner
         return index
 
-    def pixels_of_taps(
-        self, taps: Sequence[AxisTaps], plans: Sequence[TapPlan]
-    ) -> list[list[tuple[Lanes, Lanes]]]:
-        """Return for each axis the pixel of each tap, padded, and whether the tap counts.
+    @property
+    def is_unmoved(self) -> Any:
+        """A bit: whether the padding is one of those that pad taps outside one by one."""
+        return is_one_of(self.builder, self.arguments.padding, _codes_of(self.unmoved))
 
-        The padding is one of ``plans``, whose indices are the codes of the paddings.
+    def is_outside(self, taps: Sequence[AxisTaps], axes: slice = slice(None)) -> Any:
+        """Return a bit: whether some taps are outside, on some axes."""
+        n_taps = self.plans[0].mode.taps
+        is_outside = FALSE
+        for axis, axis_taps in zip(self.axes[axes], taps[axes], strict=True):
+            inside = axis_taps.first.clip(0, axis.length - n_taps)
+            is_outside = self.builder.or_(is_outside, axis_taps.first.differs(inside).any())
+        return is_outside
+
+    def needs_padding(self, taps: Sequence[AxisTaps]) -> Any:
+        """Return a bit: whether some taps are outside, and are padded one by one.
+
+        Other paddings compute the first condition in vain: a branch around it takes longer.
+        """
+        return self.builder.and_(self.is_outside(taps), self.is_unmoved)
+
+    def pixels_of_taps(
+        self, taps: Sequence[AxisTaps], plans: Sequence[TapPlan | None]
+    ) -> list[list[tuple[Lanes, Lanes]]]:
+        """Return for each axis the pixel of each tap, padded one by one, and whether it counts.
+
+        The padding has one of ``plans``, whose indices are the codes of the paddings.
         """
         builder = self.builder
-        n_taps = plans[0].mode.taps
+        n_taps = self.plans[0].mode.taps
 
         def emit(plan: TapPlan) -> list[Any]:
             values = []
@@ -222,6 +246,11 @@ class _Tile:
         all_lanes = [Lanes(builder, value) for value in values]
         pairs = list(zip(all_lanes[::2], all_lanes[1::2], strict=True))
         return [pairs[first : first + n_taps] for first in range(0, len(pairs), n_taps)]
+
+
+def _codes_of(plans: Sequence[TapPlan | None]) -> list[int]:
+    """Return the codes of the paddings that have a plan."""
+    return [code for code, plan in enumerate(plans) if plan is not None]
 
 
 def _emit_vectors(
@@ -391,47 +420,38 @@ class _Channels(NamedTuple):
 
     def add_up_padded(self, tile: _Tile, begin: Any, taps: Sequence[AxisTaps]) -> None:
         """Emit loops as :meth:`add_up`, for taps that may be outside."""
-        builder = self.builder
-        if tile.plans[0].mode.taps > FEW_TAPS:
-            with builder.if_else(self._is_outside(tile.axes, taps), likely=False) as (
-                outside,
-                inside,
-            ):
-                with outside:
-                    self._add_up_moved_or_padded(tile, begin, taps)
-                with inside:
-                    weights = _products([axis_taps.weights for axis_taps in taps])
-                    self.add_up(begin, tile.flat_index(_firsts(taps)), weights)
-        else:
-            self._add_up_moved_or_padded(tile, begin, taps)
+        if self.taps_per_row <= FEW_TAPS:
+            self._add_up_moved_or_padded(tile, begin, taps, lambda: tile.needs_padding(taps))
+            return
+        with self.builder.if_else(tile.is_outside(taps), likely=False) as (outside, inside):
+            with outside:
+                self._add_up_moved_or_padded(tile, begin, taps, lambda: tile.is_unmoved)
+            with inside:
+                weights = _products([axis_taps.weights for axis_taps in taps])
+                self.add_up(begin, tile.flat_index(_firsts(taps)), weights)
 
-    def _is_outside(self, axes: Sequence[VectorAxis], taps: Sequence[AxisTaps]) -> Any:
-        """Return a bit: whether some taps on these ``axes`` are outside."""
-        is_outside = FALSE
-        for axis, axis_taps in zip(axes, taps, strict=True):
-            inside = axis_taps.first.clip(0, axis.length - self.taps_per_row)
-            is_outside = self.builder.or_(is_outside, axis_taps.first.differs(inside).any())
-        return is_outside
+    def _add_up_moved_or_padded(
+        self, tile: _Tile, begin: Any, taps: Sequence[AxisTaps], needs_padding: Callable[[], Any]
+    ) -> None:
+        """Emit loops as :meth:`add_up`, for taps moved inside together, or padded one by one.
 
-    def _add_up_moved_or_padded(self, tile: _Tile, begin: Any, taps: Sequence[AxisTaps]) -> None:
-        """Emit loops as :meth:`add_up`, for taps moved inside together, or padded one by one."""
-        builder = self.builder
-        unmoved = [code for code, plan in enumerate(tile.plans) if not plan.moves_inside]
-        is_unmoved = is_one_of(builder, tile.arguments.padding, unmoved)
-        if tile.plans[0].mode.taps <= FEW_TAPS and unmoved:
-            needs_padding = variable(builder, FALSE)
-            with builder.if_then(is_unmoved):
-                builder.store(self._is_outside(tile.axes, taps), needs_padding)
-            is_unmoved = builder.load(needs_padding)
-        with builder.if_else(is_unmoved, likely=False) as (padded, moved):
+        ``needs_padding`` emits a bit: whether they are padded.
+        """
+        if not any(tile.unmoved):
+            self._add_up_moved(tile, begin, taps)
+            return
+        with self.builder.if_else(needs_padding(), likely=False) as (padded, moved):
             with padded:
-                if unmoved:
-                    self._add_up_one_by_one(tile, begin, taps)
+                self._add_up_one_by_one(tile, begin, taps)
             with moved:
-                inside = list(map(moved_inside, tile.axes, taps))
-                weights = _products([axis_taps.weights for axis_taps in inside])
-                counts = _conjunctions([axis_taps.are_inside for axis_taps in inside])
-                self.add_up(begin, tile.flat_index(_firsts(inside)), weights, counts)
+                self._add_up_moved(tile, begin, taps)
+
+    def _add_up_moved(self, tile: _Tile, begin: Any, taps: Sequence[AxisTaps]) -> None:
+        """Emit loops as :meth:`add_up`, for taps moved inside together."""
+        inside = list(map(moved_inside, tile.axes, taps))
+        weights = _products([axis_taps.weights for axis_taps in inside])
+        counts = _conjunctions([axis_taps.are_inside for axis_taps in inside])
+        self.add_up(begin, tile.flat_index(_firsts(inside)), weights, counts)
 
     def _add_up_one_by_one(self, tile: _Tile, begin: Any, taps: Sequence[AxisTaps]) -> None:
         """Emit loops as :meth:`add_up`, for taps that are padded one by one.
@@ -440,7 +460,7 @@ class _Channels(NamedTuple):
         lengthen the code.
         """
         builder = self.builder
-        by_axis = tile.pixels_of_taps(taps, tile.plans)
+        by_axis = tile.pixels_of_taps(taps, tile.unmoved)
         pixels = [[pixel for pixel, _ in axis_taps] for axis_taps in by_axis]
         weights = _products([axis_taps.weights for axis_taps in taps])
 
@@ -453,10 +473,10 @@ class _Channels(NamedTuple):
                 first_of_row = tile.flat_index([*combination, taps[-1].first])
                 yield from self._read_pairs(channel, first_of_row.value)
 
-        if tile.plans[0].mode.taps != 2:
+        if self.taps_per_row > FEW_TAPS:
             self._add_up(begin, single_values, weights, are_inside=())
             return
-        is_row_broken = self._is_outside(tile.axes[-1:], taps[-1:])
+        is_row_broken = tile.is_outside(taps, slice(-1, None))
         with builder.if_else(is_row_broken) as (broken, whole):
             with broken:
                 self._add_up(begin, single_values, weights, are_inside=())

@@ -110,10 +110,11 @@ def _wrap_once(xp: Namespace, x: Values, axis: Axis) -> Values:
     """Add or subtract the length where ``x``, at most a length from X, is outside.
 
     The period is the number of pixels, with either alignment. A coordinate between the last pixel
-    and the first one lies between them, as in SciPy's ``grid-wrap``.
+    and the first one lies between them, as in SciPy's ``grid-wrap``. One just before the first one
+    may be rounded to the length, whose taps are those of 0.
     """
-    x = xp.where(xp.less(x, 0), x + axis.length, x)
-    return xp.where(xp.less(x, axis.length), x, x - axis.length)
+    not_before = xp.where(xp.less(x, axis.length), x, x - axis.length)
+    return xp.where(xp.less(x, 0), x + axis.length, not_before)
 
 
 @dataclass(frozen=True)

@@ -96,3 +96,15 @@ def test_wrap_of_not_finite_coordinates_reads_pixels_of_x(lengths, core):
         with core_set_to(core):
             Y = ogs.grid_sample(X, grid, "nearest", "wrap", align_corners)
         assert np.isin(Y, X).all()
+
+
+@pytest.mark.parametrize("core", INSTALLED_CORES)
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic", "lanczos3"])
+def test_wrap_of_a_coordinate_just_before_the_first_pixel_reads_it(mode, core):
+    """Such a coordinate plus the length may be rounded to the length."""
+    X = np.arange(3, 3 + 9 * 17, dtype=np.float32).reshape(1, 1, 9, 17)
+    before = np.nextafter(np.float32(-1), np.float32(-2))
+    grid = np.full((1, 4, 5, 2), before)
+    with core_set_to(core):
+        Y = ogs.grid_sample(X, grid, mode, "wrap", True)
+    np.testing.assert_allclose(Y, X[0, 0, 0, 0], rtol=1e-4)
