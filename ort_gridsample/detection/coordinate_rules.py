@@ -13,10 +13,11 @@ from typing import NamedTuple
 import onnx
 from onnx import numpy_helper
 
-from ..graph.scope import attribute_named, has_attribute_references
+from ..graph.scope import has_attribute_references
 from ..graph.use_def import UseDef
+from ..inference.lengths import SHAPE_OPERATORS, ScopeLengths
 from ..inference.types import Inference
-from ..inference.views import int_attribute
+from ..inference.views import LAYOUT_OPERATORS
 from ..kernels.program_codes import MAX_STEPS, OPERATIONS
 from ..spec import Dim, Shape, known_lengths
 from .programs import Component, Program, ProgramStep, Scalar
@@ -46,7 +47,10 @@ class CoordinateTracer:
     Attributes:
         use_def: the use-def chains of the scope.
         grid_rank: the rank of the grid.
+        lengths: the lengths of the scope's values.
         nodes: the indices of the traced nodes.
+        changes_grid: whether one of them is an Identity, or moves or changes a coordinate. Other
+            nodes, such as an Expand to the lengths that a grid has, are removed by onnxruntime.
         unused_concat_inputs: output of a Concat -> its inputs that no coordinate comes from. Only
             Concats whose shapes are unknown are listed; one with such inputs must stay, because it
             checks their shapes in a run.
@@ -62,7 +66,9 @@ class CoordinateTracer:
         self.use_def = use_def
         self.grid_rank = grid_rank
         self.nodes: set[int] = set()
+        self.changes_grid = False
         self.unused_concat_inputs: dict[str, set[str]] = {}
+        self.lengths = ScopeLengths(use_def, inference, {})
         self._inference = inference
         self._boundary = boundary
 
@@ -94,6 +100,9 @@ class CoordinateTracer:
                 break
             if step is not None:
                 steps.append(step)
+            is_same = (source.axis, source.index) == (component.axis, component.index)
+            if step is not None or not is_same or self.use_def.is_op(index, ("Identity",)):
+                self.changes_grid = True
             nodes.add(index)
             component = replace(source, broadcasts=True) if component.broadcasts else source
         self.nodes |= nodes
@@ -159,20 +168,6 @@ class CoordinateTracer:
             return None
         return length
 
-    def integers(self, node: onnx.NodeProto, input_index: int, attribute: str) -> list[int] | None:
-        """Return the integers in an input of ``node``, or in the attribute of older opsets.
-
-        Return None if they are unknown.
-        """
-        if len(node.input) > input_index:
-            name = node.input[input_index]
-            value = self.use_def.scope.constant_value(name) if name else None
-            if value is None or value.dtype.kind != "i":
-                return None
-            return [int(element) for element in value.ravel()]
-        values = attribute_named(node, attribute)
-        return None if values is None else list(values.ints)
-
     def scalar(self, name: str, component: Component) -> Scalar | None:
         """Return the single number of the operand ``name`` that applies to ``component``.
 
@@ -206,136 +201,26 @@ class CoordinateTracer:
 CoordinateRule = Callable[[CoordinateTracer, onnx.NodeProto, Component], TracedNode | None]
 
 
-def _axis(node: onnx.NodeProto, rank: int) -> int:
-    """Return the attribute ``axis`` as an index from 0 to ``rank`` - 1."""
-    axis = int_attribute(node, "axis", 0)
-    return axis + rank if axis < 0 else axis
-
-
-def _before_identity(
-    tracer: CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> TracedNode:
-    """The rule for an Identity."""
-    return TracedNode(Component(node.input[0], component.axis, component.index))
-
-
-def _before_transpose(
+def _moved(
     tracer: CoordinateTracer, node: onnx.NodeProto, component: Component
 ) -> TracedNode | None:
-    """The rule for a Transpose that moves only the axis of the coordinates."""
-    perm = attribute_named(node, "perm")
-    if perm is None:  # the default reverses all axes
+    """The rule for layout operators that leave all axes except that of the coordinates alone."""
+    view = tracer.lengths.view(component.name)
+    if view is None or len(view.shape) != tracer.rank(component):
         return None
-    other_axes = list(perm.ints)
-    if tracer.rank(component) != len(other_axes):
+    source = view.source_of(component.axis, component.index)
+    if source is None:
         return None
-    axis = component.axis
-    if axis is not None:
-        axis = other_axes.pop(axis)
-    if other_axes != sorted(other_axes):
-        return None
-    return TracedNode(Component(node.input[0], axis, component.index))
-
-
-def _before_unsqueeze(
-    tracer: CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> TracedNode | None:
-    """The rule for an Unsqueeze that adds the axis of the coordinates."""
-    axes = tracer.integers(node, 1, "axes")
-    if axes is None or component.axis is None:
-        return None
-    if [axis % tracer.rank(component) for axis in axes] != [component.axis]:
-        return None
-    return TracedNode(Component(node.input[0], None))
-
-
-def _before_squeeze(
-    tracer: CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> TracedNode | None:
-    """The rule for a Squeeze that removes the axis of the coordinates."""
-    axes = tracer.integers(node, 1, "axes")
-    if axes is None or len(axes) != 1 or component.axis is not None:
-        return None
-    return TracedNode(Component(node.input[0], axes[0] % (tracer.rank(component) + 1)))
-
-
-def _before_concat(
-    tracer: CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> TracedNode | None:
-    """The rule for a Concat along the axis of the coordinates."""
-    if component.axis is None or _axis(node, tracer.rank(component)) != component.axis:
-        return None
-    are_known = all(known_lengths(tracer.shape(name)) is not None for name in node.input)
-    index = component.index
-    for name in node.input:
-        length = tracer.length_along(component, name)
-        if length is None:
-            return None
+    name = node.input[source.input]
+    if view.joined_axis is not None:
+        are_known = all(known_lengths(tracer.shape(name)) is not None for name in node.input)
         if component.broadcasts and not are_known:  # the fused op would not check the shapes
             return None
-        if index < length:
-            if not are_known:
-                tracer.note_taken_input(node, name)
-            return TracedNode(Component(name, component.axis, index))
-        index -= length
-    return None
-
-
-def _before_split(
-    tracer: CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> TracedNode | None:
-    """The rule for a Split of the axis of the coordinates."""
-    if component.axis is None or _axis(node, tracer.rank(component)) != component.axis:
+        if not are_known:
+            tracer.note_taken_input(node, name)
+    elif view.may_fail:
         return None
-    outputs = list(node.output)
-    index = component.index
-    for name in outputs[: outputs.index(component.name)]:
-        length = tracer.length_along(component, name)
-        if length is None:
-            return None
-        index += length
-    return TracedNode(Component(node.input[0], component.axis, index))
-
-
-def _before_gather(
-    tracer: CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> TracedNode | None:
-    """The rule for a Gather along the axis of the coordinates, at constant indices."""
-    indices = tracer.use_def.scope.constant_value(node.input[1])
-    shape = tracer.shape(node.input[0])
-    if indices is None or shape is None or indices.size <= component.index:
-        return None
-    axis = _axis(node, len(shape))
-    if not 0 <= axis < len(shape) or component.axis not in (None, axis):
-        return None
-    index = int(indices.ravel()[component.index])
-    length = shape[axis]
-    if index < 0 and isinstance(length, int):
-        index += length
-    return TracedNode(Component(node.input[0], axis, index))
-
-
-def _before_slice(
-    tracer: CoordinateTracer, node: onnx.NodeProto, component: Component
-) -> TracedNode | None:
-    """The rule for a Slice of the axis of the coordinates."""
-    length = tracer.length_along(component, node.input[0])
-    starts = tracer.integers(node, 1, "starts")
-    ends = tracer.integers(node, 2, "ends")
-    axes: list[int] | None = [0]
-    if len(node.input) > 3 or attribute_named(node, "axes") is not None:
-        axes = tracer.integers(node, 3, "axes")
-    steps = tracer.integers(node, 4, "steps") if len(node.input) > 4 else [1]
-    if component.axis is None or length is None or not (starts and ends and axes and steps):
-        return None
-    if steps[0] <= 0 or len(starts) != 1 or len(steps) != 1:
-        return None
-    if [axis % tracer.rank(component) for axis in axes] != [component.axis]:
-        return None
-    indices = range(length)[starts[0] : ends[0] : steps[0]]
-    if component.index >= len(indices):
-        return None
-    return TracedNode(Component(node.input[0], component.axis, indices[component.index]))
+    return TracedNode(Component(name, source.axis, source.index))
 
 
 def _step_with_scalar(
@@ -432,16 +317,11 @@ def _are_known_to_be_equal(pair: Sequence[Dim]) -> bool:
     return isinstance(first, int) and first == second
 
 
-#: Operator of :data:`.program_codes.COORDINATE_OPERATORS` -> the rule for a node that computes a
-#: coordinate.
+#: Operator -> the rule for a node that computes or moves a coordinate.
 COORDINATE_RULES: Mapping[str, CoordinateRule] = {
-    "Concat": _before_concat,
-    "Gather": _before_gather,
-    "Identity": _before_identity,
-    "Slice": _before_slice,
-    "Split": _before_split,
-    "Squeeze": _before_squeeze,
-    "Transpose": _before_transpose,
-    "Unsqueeze": _before_unsqueeze,
+    **dict.fromkeys(LAYOUT_OPERATORS, _moved),
     **dict.fromkeys(OPERATIONS, _step_with_scalar),
 }
+#: The operators whose values the search for fused grids reads: those with a rule, and those that
+#: compute the shapes of Reshapes.
+TRACED_OPERATORS = COORDINATE_RULES.keys() | SHAPE_OPERATORS

@@ -9,10 +9,13 @@ coordinate by itself to the value that stores it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from ..graph.scope import display_name
-from ..graph.use_def import UseDef
+from ..graph.use_def import UseDef, unread_nodes
+from ..inference.lengths import SHAPE_OPERATORS, ScopeLengths
 from ..inference.types import Inference
+from ..inference.views import LAYOUT_OPERATORS
 from ..kernels.program_codes import MAX_SOURCES
 from .coordinate_rules import CoordinateTracer
 from .coordinate_sources import CoordinateSource, OperatorSource, ProgramSource
@@ -32,32 +35,36 @@ def find_fused_grid(
     Args:
         use_def: the use-def chains of its scope.
         sample: the GridSample.
-        inference: an inference that includes the values from which nodes with a rule in
-            :data:`.COORDINATE_RULES` compute the grid.
+        inference: an inference that includes the values from which nodes of
+            :data:`.TRACED_OPERATORS` compute the grid.
         grid_operators: the nodes of the scope that are grid operators by the names of their
             outputs.
     """
     if sample.record.values["grid"] not in use_def.makers:
         return None
-    source = _find_operator(use_def, sample, grid_operators)
+    source = _find_operator(use_def, sample, inference, grid_operators)
     return source or _find_programs(use_def, sample, inference)
 
 
 def _find_operator(
-    use_def: UseDef, sample: Match, grid_operators: Mapping[str, Match]
+    use_def: UseDef,
+    sample: Match,
+    inference: Inference,
+    grid_operators: Mapping[str, Match],
 ) -> OperatorSource | None:
     """Return the grid operator whose output only ``sample`` reads, and the nodes between them."""
-    path = trace_grid(use_def, sample.record.values["grid"], grid_operators)
+    lengths = ScopeLengths(use_def, inference, {})
+    path = trace_grid(lengths, sample.record.values["grid"], grid_operators)
     if path is None or sample.record.values["X"] in path.values:
         return None
     match = grid_operators[path.start]
-    inside = path.nodes | sample.replaced_nodes | match.replaced_nodes
+    operands = _operand_nodes(use_def, path.nodes)
+    inside = path.nodes | operands | sample.replaced_nodes | match.replaced_nodes
     if any(not use_def.scope.readers.get(name, set()) <= inside for name in path.values):
         return None
     nodes = tuple(sorted(path.nodes))
     names = (match.record.name, *(display_name(use_def.nodes[index]) for index in nodes))
-    # The nodes read no Constants.
-    return OperatorSource(nodes, names, match, path.cast_type)
+    return OperatorSource((*nodes, *sorted(operands)), names, match, path.cast_type)
 
 
 def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> ProgramSource | None:
@@ -95,7 +102,7 @@ def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> Prog
         if allow_coordinate_operands and len(fused.sources) > MAX_SOURCES:
             allow_coordinate_operands = False
             continue
-        if not tracer.nodes or len(fused.programs) < r or len(fused.sources) > max_sources:
+        if not tracer.changes_grid or len(fused.programs) < r or len(fused.sources) > max_sources:
             return None
         outside = _values_to_keep(use_def, sample, tracer, fused)
         if not outside:
@@ -129,16 +136,48 @@ def _fused_programs(
     grid_type: str,
     programs: Sequence[Program],
 ) -> ProgramSource:
-    """Return the source of ``programs``, with the Constants that the traced nodes read."""
+    """Return the source of ``programs``, with the nodes that compute operands for it."""
     nodes = sorted(traced_nodes)
-    constants = set[int]()
-    for index in nodes:
-        for name in use_def.scope.inputs[index]:
-            maker = use_def.makers.get(name)
-            if maker is not None and use_def.is_op(maker, ("Constant",)):
-                constants.add(maker)
     names = tuple(display_name(use_def.nodes[index]) for index in nodes)
-    return ProgramSource((*nodes, *sorted(constants)), names, grid_type, tuple(programs))
+    source = ProgramSource((*nodes,), names, grid_type, tuple(programs))
+    operands = _operand_nodes(use_def, traced_nodes, _values_read(source))
+    return replace(source, nodes=(*nodes, *sorted(operands)))
+
+
+def _values_read(source: ProgramSource) -> set[str]:
+    """Return the values that a fused node of programs reads for its grid."""
+    return {*source.sources, *(scalar for scalar in source.scalars if isinstance(scalar, str))}
+
+
+def _operand_nodes(
+    use_def: UseDef, traced_nodes: Collection[int], read: Collection[str] = ()
+) -> set[int]:
+    """Return the nodes that compute constants, shapes and indices for ``traced_nodes`` alone.
+
+    Args:
+        use_def: the use-def chains of the scope.
+        traced_nodes: the indices of nodes.
+        read: the values that the nodes that replace them read.
+    """
+    scope = use_def.scope
+    shapes: list[str] = []
+    operands: list[str] = []
+    for index in traced_nodes:
+        operands += scope.inputs[index]
+        if scope.op_types[index] in LAYOUT_OPERATORS and scope.op_types[index] != "Concat":
+            shapes += scope.inputs[index][1:]
+    candidates = set[int]()
+    for name in use_def.backward_closure(shapes, SHAPE_OPERATORS - {"Shape"}):
+        maker = use_def.makers.get(name)
+        if maker is not None and use_def.is_op(maker, SHAPE_OPERATORS):
+            candidates.add(maker)
+    operands += (name for index in candidates for name in scope.inputs[index])
+    constants = set[int]()
+    for name in (*operands, *shapes):
+        maker = use_def.makers.get(name)
+        if maker is not None and use_def.is_op(maker, ("Constant",)):
+            constants.add(maker)
+    return constants | unread_nodes(use_def, traced_nodes, read, candidates)
 
 
 def _values_to_keep(
@@ -152,8 +191,9 @@ def _values_to_keep(
     Such a node has an output that another node also reads, or it is a Concat that checks shapes of
     inputs from which no coordinate was taken.
     """
-    inside = tracer.nodes | sample.replaced_nodes
-    read = {sample.record.values["X"], *fused.sources, *fused.scalars}
+    read = {sample.record.values["X"], *_values_read(fused)}
+    operands = _operand_nodes(use_def, tracer.nodes, read)
+    inside = tracer.nodes | operands | sample.replaced_nodes
     kept = {name for name, inputs in tracer.unused_concat_inputs.items() if inputs}
     for index in tracer.nodes:
         outputs = [name for name in use_def.scope.outputs[index] if name]

@@ -2,40 +2,28 @@
 
 A grid operator is a row of :data:`ort_gridsample.functions.grid_operators.GRID_OPERATORS`.
 
-All coordinates are traced together, because the rank of the grid may be unknown.
-:data:`GRID_RULES` has one rule for each operator that may be between the two nodes.
+All coordinates are traced together, because the rank of the grid may be unknown. The nodes may
+rearrange the grid, as long as it has its own axes again in the end, and cast it once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import onnx
 
 from ..graph.element_types import type_of
 from ..graph.scope import attribute_named, has_attribute_references
-from ..graph.use_def import UseDef
+from ..inference.axes import Axes, are_same, whole_axes
+from ..inference.lengths import ScopeLengths
+from ..inference.symbolic import Length, PartialLengths
+from ..inference.views import LAYOUT_OPERATORS, view_of
 from ..spec import newest
 
-#: The axis of a grid that lists the coordinates.
-_LAST_AXIS = -1
-
-
-@dataclass(frozen=True)
-class GridValue:
-    """A value from which a grid is computed.
-
-    Attributes:
-        name: the name of the value.
-        axis: the axis that lists the coordinates, counted from the end (-1 is the last axis).
-        cast_type: the type that the value is cast to before it reaches the GridSample, or "".
-    """
-
-    name: str
-    axis: int = _LAST_AXIS
-    cast_type: str = ""
+#: The ranks that a grid can have.
+_RANKS = (4, 5)
+_OPERATORS = LAYOUT_OPERATORS.keys() | {"Cast"}
 
 
 class GridPath(NamedTuple):
@@ -54,17 +42,30 @@ class GridPath(NamedTuple):
     cast_type: str
 
 
-#: A rule gets a node and its output. It returns the input that the output is computed from, or None
-#: if the node does not keep the grid as a whole. No attribute of the node is set by the caller of a
-#: function.
-GridRule = Callable[[onnx.NodeProto, GridValue], GridValue | None]
+class _GridLengths:
+    """The lengths of a scope, in which values of unknown rank have the rank of the grid."""
+
+    def __init__(self, lengths: ScopeLengths, rank: int) -> None:
+        self._lengths = lengths
+        self._rank = rank
+
+    def shape(self, name: str) -> Sequence[Length]:
+        """Return the lengths of the axes of a value."""
+        shape = self._lengths.shape(name)
+        if shape is None:
+            return [Length(unknown=((name, axis),)) for axis in range(self._rank)]
+        return shape
+
+    def elements(self, name: str) -> PartialLengths | None:
+        """Return the elements of a shape."""
+        return self._lengths.elements(name)
 
 
-def trace_grid(use_def: UseDef, grid: str, starts: Collection[str]) -> GridPath | None:
+def trace_grid(lengths: ScopeLengths, grid: str, starts: Collection[str]) -> GridPath | None:
     """Trace a grid back to a grid operator.
 
     Args:
-        use_def: the use-def chains of the scope.
+        lengths: the lengths of the scope's values.
         grid: the name of the grid.
         starts: the outputs of the grid operators in the scope.
 
@@ -72,62 +73,74 @@ def trace_grid(use_def: UseDef, grid: str, starts: Collection[str]) -> GridPath 
         The way between the two, or None if the grid does not come from a grid operator, or if its
         coordinates are rearranged.
     """
-    value = GridValue(grid)
+    if not starts:
+        return None
+    shape = lengths.shape(grid)
+    for rank in _RANKS if shape is None else (len(shape),):
+        path = _trace(lengths, _GridLengths(lengths, rank), grid, starts)
+        if path is not None:
+            return path
+    return None
+
+
+def _trace(
+    lengths: ScopeLengths,
+    grid_lengths: _GridLengths,
+    grid: str,
+    starts: Collection[str],
+) -> GridPath | None:
+    """Trace a grid back as :func:`trace_grid`.
+
+    Args:
+        lengths: the lengths of the scope's values.
+        grid_lengths: the same, with the rank of the grid.
+        grid: the name of the grid.
+        starts: the outputs of the grid operators in the scope.
+    """
+    use_def = lengths.use_def
+    grid_axes = axes = whole_axes(grid_lengths.shape(grid))
+    name = grid
     nodes: set[int] = set()
     values = {grid}
-    while value.name not in starts:
-        index = use_def.makers.get(value.name)
+    cast_type = ""
+    while name not in starts:
+        index = use_def.makers.get(name)
         # In an invalid model, a value may come from itself.
-        if index is None or index in nodes or not use_def.is_op(index, GRID_RULES):
+        if index is None or index in nodes or not use_def.is_op(index, _OPERATORS):
             return None
         node = use_def.nodes[index]
-        if has_attribute_references(node):
-            return None
-        source = GRID_RULES[node.op_type](node, value)
-        if source is None:
-            return None
-        value = source
+        if node.op_type == "Cast":
+            if cast_type:  # a grid may be cast once
+                return None
+            cast_type = _cast_type(node)
+            if not cast_type:
+                return None
+        else:
+            source_axes = _axes_before(node, name, axes, grid_lengths)
+            if source_axes is None:
+                return None
+            axes = source_axes
+        name = node.input[0]
         nodes.add(index)
-        values.add(value.name)
-    if value.axis != _LAST_AXIS:
+        values.add(name)
+    if len(axes) != len(grid_axes) or not all(map(are_same, axes, grid_axes)):
         return None
-    return GridPath(value.name, frozenset(nodes), frozenset(values), value.cast_type)
+    return GridPath(name, frozenset(nodes), frozenset(values), cast_type)
 
 
-def _before_identity(node: onnx.NodeProto, grid: GridValue) -> GridValue:
-    """The rule for an Identity."""
-    return replace(grid, name=node.input[0])
+def _axes_before(
+    node: onnx.NodeProto, output: str, axes: Axes, lengths: _GridLengths
+) -> Axes | None:
+    """Return the axes of the first input of a layout operator, or None if it does more than that.
+
+    A node that may fail must stay.
+    """
+    view = view_of(node, output, lengths)
+    return None if view is None or view.may_fail else view.axes_before(axes)
 
 
-def _before_transpose(node: onnx.NodeProto, grid: GridValue) -> GridValue | None:
-    """The rule for a Transpose that moves only the axis of the coordinates."""
-    perm = attribute_named(node, "perm")
-    if perm is None:  # the default reverses all axes
-        return None
-    other_axes = list(perm.ints)
-    rank = len(other_axes)
-    if rank < -grid.axis:  # the model is invalid
-        return None
-    axis = other_axes.pop(grid.axis)
-    if other_axes != sorted(other_axes):
-        return None
-    return replace(grid, name=node.input[0], axis=axis - rank)
-
-
-def _before_cast(node: onnx.NodeProto, grid: GridValue) -> GridValue | None:
-    """The rule for a Cast. A grid may be cast once."""
+def _cast_type(node: onnx.NodeProto) -> str:
+    """Return the type that a Cast returns, or "" if a grid cannot have it."""
     to = attribute_named(node, "to")
-    cast_type = None if to is None else type_of(to.i)
-    if cast_type is None or grid.cast_type:
-        return None
-    if cast_type not in newest("GridSample").types["grid"]:
-        return None
-    return replace(grid, name=node.input[0], cast_type=cast_type)
-
-
-#: Operator -> the rule for a node between a grid operator and its GridSample.
-GRID_RULES: Mapping[str, GridRule] = {
-    "Cast": _before_cast,
-    "Identity": _before_identity,
-    "Transpose": _before_transpose,
-}
+    cast_type = None if to is None or has_attribute_references(node) else type_of(to.i)
+    return cast_type if cast_type in newest("GridSample").types["grid"] else ""

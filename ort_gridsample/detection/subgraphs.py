@@ -17,23 +17,10 @@ import onnx
 
 from ..graph.scope import NO_MAKER, Scope
 from ..graph.use_def import UseDef
+from ..inference.views import LAYOUT_OPERATORS
 
 #: Operators that rearrange, repeat or cast the elements of their first input.
-LAYOUT = frozenset(
-    (
-        "Cast",
-        "Expand",
-        "Flatten",
-        "Identity",
-        "Pad",
-        "Reshape",
-        "Slice",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    )
-)
+LAYOUT = LAYOUT_OPERATORS.keys() - {"Concat", "Gather", "Split"} | {"Cast", "Pad", "Tile"}
 #: Operators that are linear in one input while the others are fixed, as is a chain of them.
 LINEAR = LAYOUT | {"Add", "Concat", "MatMul", "Mul", "ReduceSum", "Sub", "Sum", "Where"}
 #: Operators for coordinates, indices, weights and shapes: deterministic, without side effects.

@@ -20,6 +20,8 @@ from .views import LAYOUT_OPERATORS, REARRANGING, View, int_attribute, view_of
 
 #: The maximum number of nodes in one chain that is followed back to find a length.
 MAX_DEPTH = 64
+#: The maximum number of elements of a tensor that is read as a shape or as indices.
+MAX_ELEMENTS = 1024
 
 
 class ScopeLengths:
@@ -98,11 +100,14 @@ class ScopeLengths:
 
     def _compute_elements(self, name: str) -> PartialLengths | None:
         """Return the elements of a constant, or those that the rule of its operator gives."""
-        constant = self.use_def.scope.constant_value(name) if name else None
+        constant = self.use_def.scope.find_constant(name) if name else None
         if constant is not None:
-            if constant.ndim > 1 or constant.dtype.kind != "i":
+            if len(constant.dims) > 1 or max(constant.dims, default=1) > MAX_ELEMENTS:
                 return None
-            return [Length(int(element)) for element in constant.ravel()]
+            values = self.use_def.scope.constant_value(name)
+            if values is None or values.dtype.kind != "i":
+                return None
+            return [Length(int(element)) for element in values.ravel()]
         shape = self._inference.value_in_all_calls(self.use_def.scope, name).shape
         if shape is None or len(shape) > 1:
             return None

@@ -15,19 +15,6 @@ MAX_SOURCES = 6
 MAX_STEPS = 16
 #: The operations of a step, on a coordinate x and an operand n: ``x op n`` or ``n op x``.
 OPERATIONS = ("Add", "Sub", "Mul", "Div")
-#: The operators that compute or move a coordinate, each with a rule in
-#: :data:`ort_gridsample.detection.coordinate_rules.COORDINATE_RULES`.
-COORDINATE_OPERATORS = (
-    "Concat",
-    "Gather",
-    "Identity",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-    *OPERATIONS,
-)
 #: The code of a step has the bits ``operation << 1 | operand_first``. This number is added to the
 #: code if another program computes the operand, so that it is not a scalar.
 WITH_PROGRAM = 2 * len(OPERATIONS)

@@ -26,22 +26,20 @@ from ..errors import GridSampleError, where_node
 from ..functions.grid_operators import GRID_OPERATORS
 from ..graph.scope import FunctionKey, Scope, display_name, domain_of, function_key, scopes_of
 from ..inference.probe import Probe
+from ..inference.views import LAYOUT_OPERATORS
 from .targets import FUNCTIONS_DOMAIN
 
 #: Operators that compute or rearrange coordinates. The outputs of others are not coordinates.
 _ARITHMETIC = {
+    *LAYOUT_OPERATORS,
     "Abs",
     "Add",
     "Cast",
     "Clip",
-    "Concat",
     "Constant",
     "Cos",
     "Div",
-    "Expand",
     "Floor",
-    "Gather",
-    "Identity",
     "Max",
     "Min",
     "Mod",
@@ -50,17 +48,11 @@ _ARITHMETIC = {
     "Range",
     "Reciprocal",
     "ReduceSum",
-    "Reshape",
     "Shape",
     "Sin",
-    "Slice",
-    "Split",
-    "Squeeze",
     "Sub",
     "Sum",
     "Tile",
-    "Transpose",
-    "Unsqueeze",
     "Where",
 }
 #: The inputs of deformable attention that are coordinates.

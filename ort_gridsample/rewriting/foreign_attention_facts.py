@@ -14,17 +14,10 @@ from ..detection.records import NodeRecord
 from ..errors import GridSampleError
 from ..graph.scope import NO_MAKER, Scope, domain_of
 from ..inference.types import TypeAndShape
+from ..inference.views import REARRANGING
 
 #: The operators that can lie between a Softmax and the weights.
-_REARRANGING_OPS = (
-    "Cast",
-    "Flatten",
-    "Identity",
-    "Reshape",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-)
+_REARRANGING_OPS = REARRANGING | {"Cast"}
 
 
 def has_unusual_starts(match: Match) -> bool:

@@ -16,9 +16,7 @@ from support.compare import about
 from support.processes import run_json_program, run_script
 
 pytest.importorskip("numba", reason="kernels are compiled by Numba")
-from ort_gridsample.detection.coordinate_rules import COORDINATE_RULES
 from ort_gridsample.kernels import compilation, kernel_key
-from ort_gridsample.kernels.program_codes import COORDINATE_OPERATORS
 from support.compiled_sources import (
     compiled_functions,
     compiled_specs,
@@ -284,10 +282,6 @@ def test_kernels_read_nothing_of_modules_for_graphs() -> None:
     assert folders.isdisjoint({"detection", "dialects", "graph", "inference", "rewriting"})
 
 
-def test_coordinate_operators_are_those_with_a_rule() -> None:
-    assert {*COORDINATE_OPERATORS} == {*COORDINATE_RULES}
-
-
 def test_functions_of_kernels_import_nothing_of_the_package() -> None:
     """No name in their code would lead to what they import."""
     for module in frozenset[str]().union(*kernel_modules().values()):
@@ -373,7 +367,6 @@ CHANGED_CONSTANTS = [
     ),
     ("custom_ops/compiled_ops/catalog.py", "INTERFACE = 1", "INTERFACE = 2", "sampling.create"),
     ("custom_ops/compiled_ops/structs.py", "(np.int64, 256)", "(np.int64, 512)", "create_error"),
-    ("custom_ops/provider/definitions.py", '"Cast"', '"Casts"', "get_capability"),
     ("custom_ops/provider/ep_api.py", "NOT_APPLICABLE = 0", "NOT_APPLICABLE = 1", "applicable"),
     ("custom_ops/provider/structs.py", '"fuse",', '"unused fuse",', "get_capability"),
     ("kernels/compilation.py", '"error_model": "numpy"', '"error_model": "python"', ""),

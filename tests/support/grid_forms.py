@@ -196,6 +196,34 @@ def row_indices(graph: GraphBuilder) -> str:
     return graph.add("Concat", *rows, axis=3)
 
 
+def reshaped_rows(graph: GraphBuilder) -> str:
+    """Choose planes of coordinates by single indices, and restore their axis by Reshapes."""
+    planes = graph.add("Transpose", "coords", perm=[0, 3, 1, 2])
+    rows = []
+    for index in (1, 0):
+        plane = graph.add("Gather", planes, index, axis=1)
+        rows.append(graph.add("Reshape", graph.add("Mul", plane, 0.1), [0, 0, 3, -1]))
+    return graph.add("Concat", *rows, axis=3)
+
+
+def reshaped_as(graph: GraphBuilder) -> str:
+    """Reshape to lengths that the graph reads from the coordinates."""
+    shape = graph.add("Shape", "coords")
+    spatial = graph.add("Slice", shape, [0], [3])
+    lengths = graph.add("Concat", spatial, [2], axis=0)
+    return graph.add("Reshape", graph.add("Mul", "coords", 0.1), lengths)
+
+
+def split_and_swapped(graph: GraphBuilder) -> str:
+    x, y = graph.add_multi("Split", "coords", outputs=2, axis=-1, num_outputs=2)
+    return graph.add("Concat", y, x, axis=-1)
+
+
+def squeezed_without_axes(graph: GraphBuilder) -> str:
+    plane = graph.add("Mul", graph.add("Squeeze", "coords"), 0.1)
+    return graph.add("Expand", graph.add("Unsqueeze", plane, [-1]), [1, 1, 1, 2])
+
+
 def second_of_each(graph: GraphBuilder) -> str:
     rows = [graph.add("Gather", value, [1], axis=3) for value in ("coords", "y")]
     return graph.add("Concat", *rows, axis=3)
@@ -231,6 +259,7 @@ CHOICES = {
     "negative indices": Steps(FOUR, negative_indices, 5),
     "rows of one index": Steps(FOUR, row_indices, 3),
     "slice": Steps(FOUR, lambda g: g.add("Slice", "coords", [1], [4], [-1], [2]), 1),
+    "backwards": Steps({}, lambda g: g.add("Slice", "coords", [1], [-9], [3], [-1]), 1),
     "negative slice": Steps(FOUR, lambda g: g.add("Slice", "coords", [-3], [-1], [3]), 1),
     "of two values": Steps({"y": (2, 3, 4, 2)}, second_of_each, 3),
     "of a concatenation of pairs": Steps(
@@ -239,6 +268,13 @@ CHOICES = {
         2,
     ),
     "of a concatenation": Steps({"y": (2, 3, 4, 1)}, last_two_of_three, 2),
+    "reshaped rows": Steps({"coords": (2, 4, 3, 2)}, reshaped_rows, 8),
+    "reshaped as by a shape": Steps({}, reshaped_as, 2),
+    "split without sizes": Steps({}, split_and_swapped, 2),
+    "squeezed without axes": Steps({"coords": (2, 3, 4, 1)}, squeezed_without_axes, 4),
+    "expanded": Steps(
+        {"coords": (2, 3, 4, 1)}, lambda g: g.add("Expand", "coords", [2, 1, 1, 2]), 1
+    ),
     # With one position, shapes do not distinguish a coordinate from a number.
     "one position": Steps({"coords": (1, 1, 1, 2)}, one_by_another, 2),
     "too many steps": Steps(
@@ -321,7 +357,12 @@ GRAPHS = {
         0,
     ),
     # Several axes at once.
-    "slice of two axes": Steps({}, lambda g: g.add("Slice", "coords", [0, 0], [2, 2], [3, 0]), 0),
+    "slice of two axes": Steps({}, lambda g: g.add("Slice", "coords", [0, 0], [2, 1], [3, 0]), 0),
+    # Nothing changes.
+    "slice of two whole axes": Steps(
+        {}, lambda g: g.add("Slice", "coords", [0, 0], [2, 2], [3, 0]), 0
+    ),
+    "expanded to its lengths": Steps({}, lambda g: g.add("Expand", "coords", [2, 1, 1, 1]), 0),
     "two axes, squeezed at once": Steps(
         {}, lambda g: g.add("Squeeze", g.add("Unsqueeze", "coords", [0, 1]), [0, 1]), 0
     ),
@@ -334,7 +375,13 @@ GRAPHS = {
     ),
     # Invalid steps of a slice.
     "step 0": Steps({}, lambda g: g.add("Slice", "coords", [1], [-9], [3], [0]), 0),
-    "step -1": Steps({}, lambda g: g.add("Slice", "coords", [1], [-9], [3], [-1]), 0),
+    # An Expand or a Reshape changes other axes.
+    "expanded batch": Steps(
+        {"coords": (1, 3, 4, 2)}, lambda g: g.add("Expand", "coords", [2, 1, 1, 1]), 0
+    ),
+    "split rows": Steps(
+        {"coords": (6, 4, 2)}, lambda g: g.add("Reshape", "coords", [2, 3, 4, 2]), 0
+    ),
 }
 
 
@@ -556,6 +603,11 @@ AFFINE_CHAINS: dict[str, tuple[str, GridSteps, int]] = {
     "three axes": ("FLOAT", (), 3),
     "Transposes that undo each other": ("FLOAT", _moved_and_back(2), 2),
     "Transposes of three axes": ("FLOAT", _moved_and_back(3), 3),
+    "spatial axes swapped and back": (
+        "FLOAT",
+        [("Transpose", {"perm": [0, 2, 1, 3]}), ("Concat", {"axis": 1})] * 2,
+        2,
+    ),
     "a narrower grid": ("FLOAT", _FLOAT16, 2),
     "float64": ("DOUBLE", (), 2),
     "float64, three axes": ("DOUBLE", (), 3),

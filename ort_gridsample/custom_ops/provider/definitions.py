@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ... import spec
+from ...detection.coordinate_rules import TRACED_OPERATORS
 from ...functions.grid_operators import GRID_OPERATORS
-from ...kernels.program_codes import COORDINATE_OPERATORS
 from ..compiled_ops.catalog import OPS, Op
 
 #: The name of the provider.
@@ -18,7 +18,7 @@ _MICROSOFT = "com.microsoft"
 #: The domains of the operators.
 DOMAINS = ("", _MICROSOFT)
 #: The operators of the nodes that may compute a fused grid.
-FUSED_OPERATORS = frozenset((*COORDINATE_OPERATORS, *GRID_OPERATORS, "Cast"))
+FUSED_OPERATORS = TRACED_OPERATORS | GRID_OPERATORS.keys() | {"Cast"}
 #: The versions of an operator whose later versions are not known yet.
 _LAST = 1 << 20
 #: The types of com.microsoft's GridSample that have kernels.

@@ -35,7 +35,6 @@ from ..compiled_ops.sampling import (
 )
 from ..compiled_ops.sentences import create_status, strlen
 from ..compiled_ops.structs import OP, OP_CONTEXT, TEXT
-from .definitions import FUSED_OPERATORS
 from .ep_api import STRING_ATTRIBUTE
 from .node_kernels import element_type, find_overload
 from .structs import BUFFER, CONSTRAINT, DEFINITION, EP, FACTORY, N_INPUTS, NODE_INPUTS, OVERLOAD
@@ -70,10 +69,6 @@ _get_data_type = api_function("GetTensorDataType", 1)
 def get_ep_name(ep_address: Address) -> int:
     """GetName of OrtEp."""
     return record_at(record_at(ep_address, EP).factory, FACTORY).name
-
-
-#: The operators of nodes that compute a grid, each followed by a blank.
-_FUSED_OPERATORS = "".join(f"{name} " for name in sorted(FUSED_OPERATORS))
 
 
 # --- Nodes ---
@@ -142,7 +137,7 @@ def _operator_index(factory: RecordRef, node: int, operators: int) -> int:
 
 @register_jitable
 def _has_computed_grid(factory: RecordRef, node: int) -> bool:
-    """Whether an operator of FUSED_OPERATORS computes the grid of a GridSample."""
+    """Whether one of the factory's ``grid_operators`` computes the grid of a GridSample."""
     inputs = local_record(NODE_INPUTS)
     if not _read_inputs(factory, node, inputs) or inputs.values[1] == 0:
         return False
@@ -150,7 +145,7 @@ def _has_computed_grid(factory: RecordRef, node: int) -> bool:
     if status != 0:
         release_status(factory.api, (status,))
         return False
-    return producer != 0 and _operator_index(factory, producer, c_string(_FUSED_OPERATORS)) >= 0
+    return producer != 0 and _operator_index(factory, producer, factory.grid_operators) >= 0
 
 
 @register_jitable

@@ -11,7 +11,7 @@ from ..compiled_ops.c_api import ELEMENT_TYPES
 from ..compiled_ops.catalog import Fields
 from ..compiled_ops.record_image import RecordImage, Relocation
 from . import compute_infos, constant_functions, execution_provider, factory, node_kernels
-from .definitions import NAME, VENDOR, Definition, Overload, definitions, overloads
+from .definitions import FUSED_OPERATORS, NAME, VENDOR, Definition, Overload, definitions, overloads
 from .ep_api import PROVIDER_API_VERSION
 from .structs import DEFINITION, EP, FACTORY, MAX_CONSTRAINT_TYPES, NODE_KERNEL, OVERLOAD
 
@@ -81,6 +81,7 @@ def add_factory(
     """
     available, overload_rows = _available_overloads(op_address)
     provided = definitions(available)
+    operators = sorted(FUSED_OPERATORS)
     factory_offset = image.add_records(
         FACTORY, {"version": PROVIDER_API_VERSION, **FACTORY_FUNCTIONS}
     )
@@ -101,6 +102,7 @@ def add_factory(
         ),
         "domains": image.add_pointers(domains),
         "n_domains": len(domains),
+        "grid_operators": image.add_text("".join(map("{} ".format, operators)).encode()),
     }
     image.set_fields(factory_offset, FACTORY, fields)
     return factory_offset
