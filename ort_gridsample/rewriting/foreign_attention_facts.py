@@ -37,12 +37,8 @@ def has_unusual_starts(match: Match) -> bool:
     return not are_contiguous(lengths, starts)
 
 
-def n_levels_of(match: Match) -> int:
-    """Return the number of levels.
-
-    Raises:
-        GridSampleError: the model does not state it.
-    """
+def known_n_levels(match: Match) -> int | None:
+    """Return the number of levels, or None if the model does not state it."""
     signature = match.foreign_signature
     assert signature is not None
     argument = signature.lengths_input
@@ -50,7 +46,19 @@ def n_levels_of(match: Match) -> int:
     if table is not None:
         return len(table)
     n_levels = match.record.length_in_all_calls(argument, 0)
-    if not isinstance(n_levels, int):
+    return n_levels if isinstance(n_levels, int) else None
+
+
+def n_levels_of(match: Match) -> int:
+    """Return the number of levels.
+
+    Raises:
+        GridSampleError: the model does not state it.
+    """
+    n_levels = known_n_levels(match)
+    if n_levels is None:
+        assert match.foreign_signature is not None
+        argument = match.foreign_signature.lengths_input
         found = "of an unknown number of rows"
         expected = "one for each level, in a constant or a stated shape (L, 2)"
         raise GridSampleError(match.record.where, argument, found, expected)
