@@ -76,18 +76,18 @@ class _InputCheck:
         if self._signature.has_offsets:
             self._check_points(known)
         if lengths is not None:
-            starts = self._constants.get("level_start_index")
+            starts = self._constants.get(self._signature.starts_input)
             self._check_pixels(lengths, starts, known["S"])
 
     def _check_types(self) -> None:
         """Check the known types of the inputs."""
-        starts = self._inputs.get("level_start_index", TypeAndShape())
+        starts_input = self._signature.starts_input
+        starts = self._inputs.get(starts_input, TypeAndShape())
         if self._signature.is_com_microsoft and starts.type not in _INTEGERS:
             found = f"of type {starts.type or 'unknown'}"
-            raise GridSampleError(self._where, "level_start_index", found, _DRAFT_UNSUPPORTED)
+            raise GridSampleError(self._where, starts_input, found, _DRAFT_UNSUPPORTED)
         for name, value in self._inputs.items():
-            is_integer = name in (self._lengths_name, "level_start_index")
-            allowed = _INTEGERS if is_integer else FLOATS
+            allowed = _INTEGERS if name in self._signature.integer_inputs else FLOATS
             if value.type is not None and value.type not in allowed:
                 expected = f"one of {', '.join(allowed)}"
                 raise GridSampleError(self._where, name, f"of type {value.type}", expected)
@@ -148,7 +148,7 @@ class _InputCheck:
             if starts.min(initial=0) < 0 or is_outside:
                 expected = f"levels inside of {n_pixels} pixels"
                 found = str(starts.tolist())
-                raise GridSampleError(self._where, "level_start_index", found, expected)
+                raise GridSampleError(self._where, self._signature.starts_input, found, expected)
         elif isinstance(n_pixels, int) and sum(areas) != n_pixels:
             shape = validation.format_shape(self._inputs["value"].shape or ())
             reason = f"the length S of value, which is of shape (B, S, H, D) = {shape}"

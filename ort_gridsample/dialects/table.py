@@ -335,8 +335,9 @@ BUILT_IN: Final[tuple[Dialect, ...]] = (
 # Deformable attention of other packages
 
 
-#: The axes of the heights and widths of all levels.
+#: The axes of the heights and widths of all levels, and of their first pixels.
 LENGTHS_AXES = "L, 2"
+STARTS_AXES = "L"
 
 
 @dataclass(frozen=True)
@@ -365,6 +366,16 @@ class AttentionSignature:
         return next(name for name, axes in self.inputs.items() if axes == LENGTHS_AXES)
 
     @property
+    def starts_input(self) -> str:
+        """The name of the input that has the first pixel of each level; empty if there is none."""
+        return next((name for name, axes in self.inputs.items() if axes == STARTS_AXES), "")
+
+    @property
+    def integer_inputs(self) -> tuple[str, str]:
+        """The names of the inputs that are integers; empty for none."""
+        return self.lengths_input, self.starts_input
+
+    @property
     def has_offsets(self) -> bool:
         """Whether the node computes its locations from reference points and offsets in pixels."""
         return "sampling_offsets" in self.inputs
@@ -373,7 +384,7 @@ class AttentionSignature:
 _INPUTS_WITH_LOCATIONS = {
     "value": "B, S, H, D",
     "spatial_shapes": LENGTHS_AXES,
-    "level_start_index": "L",
+    "level_start_index": STARTS_AXES,
     "sampling_locations": "B, Q, H, L, P, 2",
     "attention_weights": "B, Q, H, L, P",
 }

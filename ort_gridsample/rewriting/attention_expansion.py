@@ -102,7 +102,7 @@ class AttentionExpansion:
         self._points_argument = "sampling_locations"
         if signature is not None and signature.has_offsets:
             self._points_argument = "sampling_offsets"
-        self._table_argument = "levels" if signature is None else signature.lengths_input
+        self._level_arguments = ("levels",) if signature is None else signature.integer_inputs
         self._r = 2
         if signature is None:
             self._r = (match.record.spatial_axes or (2,))[0]
@@ -116,14 +116,13 @@ class AttentionExpansion:
 
     def _has_positive_lengths(self) -> bool:
         """Whether all lengths of the inputs are known, and none is 0."""
-        constant_inputs = {self._table_argument, "level_start_index"}
         record = self._match.record
         for argument in record.values:
-            if argument in constant_inputs:
+            if argument in self._level_arguments:
                 continue
             if any(map(may_be_empty, record.shapes_by_call(argument))):
                 return False
-        return self._match.scope.constant_value(record.values[self._table_argument]) is not None
+        return self._match.scope.constant_value(record.values[self._level_arguments[0]]) is not None
 
     def replacement(self) -> Replacement:
         """Return the nodes."""

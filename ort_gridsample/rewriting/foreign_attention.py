@@ -83,8 +83,8 @@ class ForeignAttention(AttentionSource):
             known_lengths=constants.get(self.signature.lengths_input),
             number=number,
             points=points,
-            starts=self.values.get("level_start_index"),
-            known_starts=constants.get("level_start_index"),
+            starts=self.values.get(self.signature.starts_input),
+            known_starts=constants.get(self.signature.starts_input),
         )
 
     @cached_property

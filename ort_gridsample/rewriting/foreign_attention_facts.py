@@ -29,10 +29,11 @@ _REARRANGING_OPS = (
 
 def has_unusual_starts(match: Match) -> bool:
     """Whether the model states that a level does not begin where the previous one ends."""
-    constants = match.record.constants
-    lengths = constants.get("spatial_shapes")
-    starts = constants.get("level_start_index")
-    if match.record.error is not None or lengths is None or starts is None:
+    signature = match.foreign_signature
+    if signature is None or match.record.error is not None:
+        return False
+    lengths, starts = map(match.record.constants.get, signature.integer_inputs)
+    if lengths is None or starts is None:
         return False
     return not are_contiguous(lengths, starts)
 

@@ -76,8 +76,7 @@ def _check_ranks(attention: ForeignAttention) -> None:
     e = attention.e
     signature = attention.signature
     for argument, axes in signature.inputs.items():
-        is_integer = argument in (signature.lengths_input, "level_start_index")
-        if is_integer or attention.shape(argument) is not None:
+        if argument in signature.integer_inputs or attention.shape(argument) is not None:
             continue
         shape = e.shape_of(attention.values[argument])
         ranks = e.shape_of(shape), e.row(axes.count(",") + 1)
@@ -136,7 +135,7 @@ def _check_starts(attention: ForeignAttention) -> None:
         # Their number is compared too: Equal would broadcast the start of a single level.
         e.concatenate([e.shape_of(actual), actual]),
         e.concatenate([e.shape_of(expected), expected]),
-        argument="level_start_index",
+        argument=attention.signature.starts_input,
         expectation="the number of pixels before each level",
     )
     attention.values[attention.signature.lengths_input] = e.op("Reshape", checked, e.row(-1, 2))

@@ -31,8 +31,8 @@ from typing import Any, get_args
 
 import ort_gridsample as ogs
 from ort_gridsample import cli, settings, spec
+from ort_gridsample.graph import runtimes
 from ort_gridsample.patching import TargetName
-from ort_gridsample.rewriting.targets import runtimes
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "ort_gridsample/API.md"

@@ -205,8 +205,7 @@ _DEPENDENT_INPUTS = (
     "scalars",
     "levels",
     "attention_weights",
-    "spatial_shapes",
-    "level_start_index",
+    *(name for signature in ATTENTION_SIGNATURES.values() for name in signature.integer_inputs),
 )
 
 _X_TYPES, _GRID_TYPES = spec.newest("GridSample").types.values()
@@ -302,18 +301,12 @@ def _foreign_attention(node_type: str) -> Op:
     types = []
     for name, integer in product(_FOREIGN_FLOATS, ("int64", "int32")):
         types.append((name, integer, integer, name, name))
-    is_by_head = ATTENTION_SIGNATURES[node_type].is_by_head
-    implementation = "SEPARATE_HEADS" if is_by_head else "MERGED_HEADS"
+    signature = ATTENTION_SIGNATURES[node_type]
+    implementation = "SEPARATE_HEADS" if signature.is_by_head else "MERGED_HEADS"
     return Op(
         ATTENTION,
         f"foreign.{implementation}",
-        (
-            "value",
-            "spatial_shapes",
-            "level_start_index",
-            "sampling_locations",
-            "attention_weights",
-        ),
+        tuple(signature.inputs),
         tuple(types),
         has_modes=False,
         node_type=node_type,
