@@ -347,10 +347,9 @@ def _constants_without_elements(
     signature = attention_signature(node)
     if signature is None:
         return {}
-    integer_arguments = (signature.lengths_input, "level_start_index")
     constants: dict[str, Array] = {}
     for argument, *values in zip(arguments, *cases, strict=True):
-        if argument not in integer_arguments or len(set(values)) != 1:
+        if argument not in signature.integer_inputs or len(set(values)) != 1:
             continue
         (value, *_) = values
         lengths = spec.known_lengths(value.shape)

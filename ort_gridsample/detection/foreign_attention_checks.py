@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -65,71 +65,60 @@ class _InputCheck:
             GridSampleError: an input is wrong.
         """
         self._check_types()
-        self._check_shape("value", (None, None, None, None), "(B, S, H, D)")
-        batch, n_pixels, n_heads, _ = self._inputs["value"].shape or (None, None, None, None)
         lengths = self._constants.get(self._lengths_name)
-        # Some models declare the shape () for lengths of unknown shape.
-        if lengths is not None or self._inputs[self._lengths_name].shape != ():
-            self._check_shape(self._lengths_name, (None, 2), "(L, 2)")
-        n_levels = (self._inputs[self._lengths_name].shape or (None,))[0]
+        known: dict[str, Dim] = {}
+        # The references are compared with the offsets and weights.
+        for name in sorted(self._signature.inputs, key=lambda name: name == "reference_points"):
+            # Some models declare the shape () for lengths of unknown shape.
+            is_undeclared = name == self._lengths_name and self._inputs[name].shape == ()
+            if lengths is not None or not is_undeclared:
+                self._check_axes(name, known)
         if self._signature.has_offsets:
-            self._check_offsets(batch, n_heads, n_levels)
-        else:
-            self._check_locations(batch, n_heads, n_levels)
+            self._check_points(known)
         if lengths is not None:
-            starts = self._constants.get("level_start_index")
-            self._check_pixels(lengths, None if self._signature.has_offsets else starts, n_pixels)
+            starts = self._constants.get(self._signature.starts_input)
+            self._check_pixels(lengths, starts, known["S"])
 
     def _check_types(self) -> None:
         """Check the known types of the inputs."""
-        starts = self._inputs.get("level_start_index", TypeAndShape())
+        starts_input = self._signature.starts_input
+        starts = self._inputs.get(starts_input, TypeAndShape())
         if self._signature.is_com_microsoft and starts.type not in _INTEGERS:
             found = f"of type {starts.type or 'unknown'}"
-            raise GridSampleError(self._where, "level_start_index", found, _DRAFT_UNSUPPORTED)
+            raise GridSampleError(self._where, starts_input, found, _DRAFT_UNSUPPORTED)
         for name, value in self._inputs.items():
-            is_integer = name in (self._lengths_name, "level_start_index")
-            allowed = _INTEGERS if is_integer else FLOATS
+            allowed = _INTEGERS if name in self._signature.integer_inputs else FLOATS
             if value.type is not None and value.type not in allowed:
                 expected = f"one of {', '.join(allowed)}"
                 raise GridSampleError(self._where, name, f"of type {value.type}", expected)
 
-    def _check_shape(self, name: str, expected: Sequence[Dim], axes: str) -> None:
-        """Check the known lengths of an input. ``axes`` names its axes in the error."""
+    def _check_axes(self, name: str, known: dict[str, Dim]) -> None:
+        """Check the known lengths of an input, and add the lengths of its axes.
+
+        Args:
+            name: the input.
+            known: the names of axes -> their lengths as far as they are known, which is updated.
+        """
+        axes = self._signature.inputs[name].split(", ")
+        expected = [int(axis) if axis.isdigit() else _length(axis, known) for axis in axes]
         shape = self._inputs[name].shape
-        if shape is None or validation.may_match(shape, expected):
-            return
-        has_numbers = any(isinstance(length, int) for length in expected)
-        numbers = f" = {validation.format_shape(expected)}" if has_numbers else ""
-        self._refuse(name, f"shape {axes}{numbers}")
+        if shape is not None and not validation.may_match(shape, expected):
+            has_numbers = any(isinstance(length, int) for length in expected)
+            numbers = f" = {validation.format_shape(expected)}" if has_numbers else ""
+            text = f"({axes[0]},)" if len(axes) == 1 else f"({', '.join(axes)})"
+            self._refuse(name, f"shape {text}{numbers}")
+        for axis, expected_length, length in zip(axes, expected, shape or expected, strict=True):
+            known[axis] = expected_length if isinstance(expected_length, int) else length
 
     def _refuse(self, name: str, expected: str) -> NoReturn:
         shape = validation.format_shape(self._inputs[name].shape or ())
         raise GridSampleError(self._where, name, f"of shape {shape}", expected)
 
-    def _merged(self, name: str, expected: Sequence[Dim]) -> list[Dim]:
-        """Return the first lengths of an input: the ``expected`` ones, or those of its shape."""
-        shape = self._inputs[name].shape or [None] * len(expected)
-        pairs = zip(expected, shape, strict=False)
-        return [length if isinstance(length, int) else other for length, other in pairs]
-
-    def _check_locations(self, batch: Dim, n_heads: Dim, n_levels: Dim) -> None:
-        """Check the inputs of a node that reads locations."""
-        self._check_shape("level_start_index", (n_levels,), "(L,)")
-        locations = (batch, None, n_heads, n_levels, None, 2)
-        self._check_shape("sampling_locations", locations, "(B, Q, H, L, P, 2)")
-        weights = self._merged("sampling_locations", (batch, None, n_heads, n_levels, None))
-        self._check_shape("attention_weights", weights, "(B, Q, H, L, P)")
-
-    def _check_offsets(self, batch: Dim, n_heads: Dim, n_levels: Dim) -> None:
-        """Check the inputs of a node that reads reference points and offsets."""
-        expected: Sequence[Dim] = (batch, None, n_heads, None)
-        self._check_shape("sampling_offsets", expected, "(B, Q, H, L·P·2)")
-        batch, n_queries, n_heads, n_offsets = self._merged("sampling_offsets", expected)
-        n_points: Dim = n_offsets // 2 if isinstance(n_offsets, int) else None
-        expected = (batch, n_queries, n_heads, n_points)
-        self._check_shape("attention_weights", expected, "(B, Q, H, L·P)")
-        batch, n_queries, n_heads, n_points = self._merged("attention_weights", expected)
-        self._check_shape("reference_points", (batch, n_queries, 1, None), "(B, Q, 1, 2·G)")
+    def _check_points(self, known: Mapping[str, Dim]) -> None:
+        """Check the numbers of points of a node that reads reference points and offsets."""
+        n_levels = known.get("L")
+        n_points = known["L·P"]
+        n_offsets = known["L·P·2"]
         n_coordinates = (self._inputs["reference_points"].shape or (None,))[-1]
         n_groups = n_coordinates // 2 if isinstance(n_coordinates, int) else None
         if isinstance(n_coordinates, int) and (n_coordinates % 2 or n_coordinates == 0):
@@ -159,10 +148,18 @@ class _InputCheck:
             if starts.min(initial=0) < 0 or is_outside:
                 expected = f"levels inside of {n_pixels} pixels"
                 found = str(starts.tolist())
-                raise GridSampleError(self._where, "level_start_index", found, expected)
+                raise GridSampleError(self._where, self._signature.starts_input, found, expected)
         elif isinstance(n_pixels, int) and sum(areas) != n_pixels:
             shape = validation.format_shape(self._inputs["value"].shape or ())
             reason = f"the length S of value, which is of shape (B, S, H, D) = {shape}"
             expected = f"{n_pixels} pixels, {reason}"
             found = f"of {sum(areas)} pixels in all levels together"
             raise GridSampleError(self._where, self._lengths_name, found, expected)
+
+
+def _length(axis: str, known: Mapping[str, Dim]) -> Dim:
+    """Return the length of an axis. Without coordinates, ``L·P·2`` is ``L·P``."""
+    n_coordinates = known.get(f"{axis}·2")
+    if axis not in known and isinstance(n_coordinates, int):
+        return n_coordinates // 2
+    return known.get(axis)

@@ -166,7 +166,7 @@ def _check_attention(record: NodeRecord, node: onnx.NodeProto) -> None:
     """Check deformable attention. Only a foreign node has inputs that its dialect fixes."""
     signature = attention_signature(node)
     if signature is not None:
-        names = signature.inputs
+        names = [*signature.inputs]
         if len(node.input) != len(names) or not all(record.values.values()):
             expected = f"{len(names)}: {', '.join(names[:-1])} and {names[-1]}"
             found = str(len(node.input))

@@ -341,18 +341,24 @@ BUILT_IN: Final[tuple[Dialect, ...]] = (
 # Deformable attention of other packages
 
 
+#: The axes of the heights and widths of all levels, and of their first pixels.
+LENGTHS_AXES = "L, 2"
+STARTS_AXES = "L"
+
+
 @dataclass(frozen=True)
 class AttentionSignature:
     """The inputs and the output of another package's node that computes deformable attention.
 
     Attributes:
-        inputs: the names of the inputs, in their order.
+        inputs: the names of the inputs, in their order -> their axes. The names of axes are those
+            of :mod:`ort_gridsample.detection.attention.layouts`.
         is_by_head: whether the output is (B, Q, H, D); otherwise it is (B, Q, H·D).
         domains: the domains in which the node is read. If empty, it is read in any domain.
         op_domains: the domains in which the execution provider has an op for the node.
     """
 
-    inputs: tuple[str, ...]
+    inputs: Mapping[str, str]
     is_by_head: bool
     domains: tuple[str, ...] = ()
     op_domains: tuple[str, ...] = ()
@@ -365,7 +371,17 @@ class AttentionSignature:
     @property
     def lengths_input(self) -> str:
         """The name of the input that has the spatial lengths of each level."""
-        return self.inputs[1]
+        return next(name for name, axes in self.inputs.items() if axes == LENGTHS_AXES)
+
+    @property
+    def starts_input(self) -> str:
+        """The name of the input that has the first pixel of each level; empty if there is none."""
+        return next((name for name, axes in self.inputs.items() if axes == STARTS_AXES), "")
+
+    @property
+    def integer_inputs(self) -> tuple[str, str]:
+        """The names of the inputs that are integers; empty for none."""
+        return self.lengths_input, self.starts_input
 
     @property
     def has_offsets(self) -> bool:
@@ -373,20 +389,20 @@ class AttentionSignature:
         return "sampling_offsets" in self.inputs
 
 
-_INPUTS_WITH_LOCATIONS = (
-    "value",
-    "spatial_shapes",
-    "level_start_index",
-    "sampling_locations",
-    "attention_weights",
-)
-_INPUTS_WITH_OFFSETS = (
-    "value",
-    "value_spatial_shapes",
-    "reference_points",
-    "sampling_offsets",
-    "attention_weights",
-)
+_INPUTS_WITH_LOCATIONS = {
+    "value": "B, S, H, D",
+    "spatial_shapes": LENGTHS_AXES,
+    "level_start_index": STARTS_AXES,
+    "sampling_locations": "B, Q, H, L, P, 2",
+    "attention_weights": "B, Q, H, L, P",
+}
+_INPUTS_WITH_OFFSETS = {
+    "value": "B, S, H, D",
+    "value_spatial_shapes": LENGTHS_AXES,
+    "reference_points": "B, Q, 1, 2·G",
+    "sampling_offsets": "B, Q, H, L·P·2",
+    "attention_weights": "B, Q, H, L·P",
+}
 #: The type of a node -> its signature. Sources: TensorRT's multiscaleDeformableAttnPlugin,
 #: mmdeploy's ms_deform_attn, BEVFormer_tensorrt's multi_scale_deformable_attn.
 ATTENTION_SIGNATURES: Mapping[str, AttentionSignature] = {

@@ -1,13 +1,11 @@
 """Write deformable attention as a GridSample for each level.
 
-:class:`AttentionExpansion` is the part that nodes of this package and of other packages have in
-common. The names of axes are those of :mod:`ort_gridsample.detection.attention.layouts`.
+The names of axes are those of :mod:`ort_gridsample.detection.attention.layouts`.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,15 +15,14 @@ from onnx import helper
 
 from ..detection.match import Match
 from ..graph.element_types import elem_type
-from ..graph.expressions import DimLike, Expressions, Tensor
+from ..graph.expressions import DimLike, Tensor
 from ..graph.first_opsets import (
     FIRST_OPSET_WITH_ALLOWZERO,
     FIRST_OPSET_WITH_GRID_SAMPLE,
     FIRST_OPSET_WITH_MODE_LINEAR,
 )
-from ..graph.new_names import Names
 from ..spec import Dim, may_be_empty
-from .attention_operands import AttentionOperands
+from .attention_call import AttentionCall, AttentionSource, Levels
 from .match_facts import constants_of, require_type, single_type
 from .planar_samplers import BEFORE_GRID_SAMPLE
 from .targets import Replacement
@@ -86,48 +83,30 @@ class AxisLengths:
     queries: Tensor
 
 
-class AttentionExpansion(ABC):
+class AttentionExpansion:
     """Writes a deformable attention as a GridSample for each level that has pixels and points.
 
     Reshapes compute B·H from the number of elements (-1) if no other length can be 0. Otherwise
     they have the attribute ``allowzero``, as far as the opset and the runtime have it.
 
-    A subclass computes the operands, grids and weights of one kind of node: the methods that are
-    abstract.
-
     Args:
         match: the attention node.
-        names: returns names of new values and nodes.
+        source: its operands.
         has_allowzero: whether Reshapes may have the attribute ``allowzero``.
-        table_argument: the input that has the lengths of each level.
-        points_argument: the input that has the locations or offsets of the points.
-        n_levels: the number of levels.
-        r: the number of spatial axes.
     """
 
-    #: How many columns of the table of levels precede the spatial lengths.
-    n_columns_before_lengths = 0
-    #: Whether the output is (B, Q, H, D); otherwise it is (B, Q, H·D).
-    is_by_head = False
-
-    def __init__(
-        self,
-        match: Match,
-        names: Names,
-        *,
-        has_allowzero: bool,
-        table_argument: str,
-        points_argument: str,
-        n_levels: int,
-        r: int,
-    ) -> None:
+    def __init__(self, match: Match, source: AttentionSource, *, has_allowzero: bool) -> None:
         self._match = match
-        self._table_argument = table_argument
-        self._points_argument = points_argument
-        self._known_level_table = match.scope.constant_value(match.record.values[table_argument])
-        self._n_levels = n_levels
-        self._r = r
-        self._e = Expressions(match.record.output, match.opset, names=names)
+        self._source = source
+        signature = match.foreign_signature
+        self._points_argument = "sampling_locations"
+        if signature is not None and signature.has_offsets:
+            self._points_argument = "sampling_offsets"
+        self._level_arguments = ("levels",) if signature is None else signature.integer_inputs
+        self._r = 2
+        if signature is None:
+            self._r = (match.record.spatial_axes or (2,))[0]
+        self._e = source.e
         self._value_info: list[onnx.ValueInfoProto] = []
         self._allows_zeros = (
             has_allowzero
@@ -135,76 +114,67 @@ class AttentionExpansion(ABC):
             and not self._has_positive_lengths()
         )
 
-    @abstractmethod
-    def operands(self) -> AttentionOperands:
-        """Return the operands, after checks of the node's inputs."""
-
-    @abstractmethod
-    def has_points(self, index: int) -> bool:
-        """Whether a level may have points."""
-
-    @abstractmethod
-    def locations_of_level(self, locations: Tensor, index: int) -> Tensor:
-        """Return the locations or coordinates (B, Q, H, P, r) of the points of one level."""
-
-    @abstractmethod
-    def weights_of_levels(self, weights: Tensor, levels: Sequence[LevelPixels]) -> Tensor:
-        """Return the weights (B, Q, H, P) of all points of ``levels``."""
-
     def _has_positive_lengths(self) -> bool:
         """Whether all lengths of the inputs are known, and none is 0."""
-        constant_inputs = {self._table_argument, "level_start_index"}
         record = self._match.record
         for argument in record.values:
-            if argument in constant_inputs:
+            if argument in self._level_arguments:
                 continue
             if any(map(may_be_empty, record.shapes_by_call(argument))):
                 return False
-        return self._known_level_table is not None
+        return self._match.scope.constant_value(record.values[self._level_arguments[0]]) is not None
 
     def replacement(self) -> Replacement:
         """Return the nodes."""
-        operands = self.operands()
-        axis_lengths = self._axis_lengths(operands)
-        levels = [level for level in self._levels(operands) if self.has_points(level.index)]
+        call = self._source.call()
+        axis_lengths = self._axis_lengths(call)
+        points = call.levels.points
+        levels = [
+            level for level in self._levels(call.levels) if points is None or points[level.index]
+        ]
         if levels and not self._is_output_empty():
-            samples = self._samples(operands, axis_lengths, levels)
-            weights = self.weights_of_levels(operands.weights, levels)
+            samples = self._samples(call, axis_lengths, levels)
+            weights = self._weights_of_levels(call, levels)
             total = self._weighted_sum(samples, weights, axis_lengths)
             output = self._output(total, axis_lengths)
         else:
-            output = self._zeros(operands, axis_lengths)
+            output = self._zeros(call, axis_lengths)
         # With the node itself, so that the initializers that only it reads are dropped.
         superseded = [self._match.index, *constants_of(self._match)]
         nodes = self._e.finish(output, self._match.record.output)
         return Replacement(nodes, superseded=superseded, value_info=self._value_info)
 
-    def _axis_lengths(self, operands: AttentionOperands) -> AxisLengths:
+    def _axis_lengths(self, call: AttentionCall) -> AxisLengths:
         """Return the lengths of the axes."""
         e = self._e
-        heads = e.lengths(operands.value, 2)
+        heads = e.lengths(call.value, 2)
         batch: DimLike = -1
         images: DimLike = -1
         if self._allows_zeros:
-            batch = e.lengths(operands.value, 0)
+            batch = e.lengths(call.value, 0)
             images = batch * heads
         return AxisLengths(
             batch=batch,
             images=images,
             heads=heads,
-            channels=e.lengths(operands.value, 3),
-            queries=e.lengths(operands.locations, 1),
+            channels=e.lengths(call.value, 3),
+            queries=e.lengths(call.locations, 1),
         )
 
-    def _levels(self, operands: AttentionOperands) -> list[LevelPixels]:
+    def _levels(self, levels: Levels) -> list[LevelPixels]:
         """Return the lengths of all levels, and the range of their pixels."""
-        starts = operands.starts
-        levels: list[LevelPixels] = []
+        e = self._e
+        assert levels.number is not None
+        level_pixels: list[LevelPixels] = []
         end = self._known_offset(0)
-        for index in range(self._n_levels):
-            constant_lengths = self._constant_lengths(index)
-            lengths = self._level_lengths(operands.level_table, index, constant_lengths)
-            begin = end if starts is None else self._begin(index, starts)
+        for index in range(levels.number):
+            constant_lengths: list[int] | None = None
+            if levels.known_lengths is not None:
+                constant_lengths = levels.known_lengths[index].tolist()
+                lengths = e.row(*constant_lengths)
+            else:
+                lengths = e.gather(levels.lengths, index).astype("int64")
+            begin = end if levels.starts is None else self._begin(index, levels)
             end = self._end(begin, lengths, constant_lengths)
             level = LevelPixels(
                 index=index,
@@ -213,18 +183,18 @@ class AttentionExpansion(ABC):
                 begin=begin.value,
                 end=end.value,
             )
-            levels.append(level)
-        return levels
+            level_pixels.append(level)
+        return level_pixels
 
     def _known_offset(self, offset: int) -> _Offset:
         return _Offset(self._e.row(offset), offset)
 
-    def _begin(self, index: int, starts: Tensor) -> _Offset:
-        """Return the first pixel of a level, which ``starts`` has for all levels."""
-        known_starts = self._match.scope.constant_value(starts.name)
-        if known_starts is not None:
-            return self._known_offset(int(known_starts[index]))
-        return _Offset(self._e.gather(starts, [index]).astype("int64"), None)
+    def _begin(self, index: int, levels: Levels) -> _Offset:
+        """Return the first pixel of a level, which the starts have for all levels."""
+        if levels.known_starts is not None:
+            return self._known_offset(int(levels.known_starts[index]))
+        assert levels.starts is not None
+        return _Offset(self._e.gather(levels.starts, [index]).astype("int64"), None)
 
     def _end(
         self, begin: _Offset, lengths: Tensor, constant_lengths: Sequence[int] | None
@@ -237,24 +207,6 @@ class AttentionExpansion(ABC):
         if begin.known is not None:
             return self._known_offset(begin.known + known_area)
         return _Offset(begin.value + known_area, None)
-
-    def _constant_lengths(self, index: int) -> list[int] | None:
-        """Return the spatial lengths of a level if they are constant."""
-        if self._known_level_table is None:
-            return None
-        row: list[int] = self._known_level_table[index].tolist()
-        return row[self.n_columns_before_lengths :]
-
-    def _level_lengths(
-        self, level_table: Tensor, index: int, constant_lengths: Sequence[int] | None
-    ) -> Tensor:
-        """Return the spatial lengths of a level, (r,)."""
-        e = self._e
-        if constant_lengths is not None:
-            return e.row(*constant_lengths)
-        row = e.gather(level_table, index).astype("int64")
-        first = self.n_columns_before_lengths
-        return e.slice(row, e.row(first), e.row(first + self._r))
 
     def _is_output_empty(self) -> bool:
         """Whether the output is known to have no elements."""
@@ -270,23 +222,53 @@ class AttentionExpansion(ABC):
 
     def _samples(
         self,
-        operands: AttentionOperands,
+        call: AttentionCall,
         axis_lengths: AxisLengths,
         levels: Sequence[LevelPixels],
     ) -> list[Tensor]:
         """Return the samples (B·H, D, Q, P) of each level."""
         require_type(self._match, self._points_argument)
-        grids = operands.locations * 2 - 1
+        grids = call.locations * 2 - 1
         samples = []
         for level in levels:
+            level_grid = self._grid_of_level(grids, call, level.index)
             if level.has_no_pixels:
-                level_grid = self.locations_of_level(grids, level.index)
-                samples.append(self._zero_samples(operands.value, level_grid, axis_lengths))
+                samples.append(self._zero_samples(call.value, level_grid, axis_lengths))
                 continue
-            X = self._image(operands.value, level, axis_lengths)
-            samples.append(self._sample(X, grids, level.index, axis_lengths))
+            X = self._image(call.value, level, axis_lengths)
+            samples.append(self._sample(X, level_grid, axis_lengths))
             self._state_rank(X)
         return samples
+
+    def _grid_of_level(self, grids: Tensor, call: AttentionCall, index: int) -> Tensor:
+        """Return the coordinates (B, Q, H, P, r) of the points of one level."""
+        e = self._e
+        if call.has_level_axis:
+            return e.gather(grids, index, axis=3)
+        all_points = call.levels.points or ()
+        points = _points_of_level(all_points, index)
+        merged = e.op("Reshape", grids, e.row(0, 0, 0, sum(all_points), self._r))
+        return e.slice(merged, e.row(points.start), e.row(points.stop), axis=3)
+
+    def _weights_of_levels(self, call: AttentionCall, levels: Sequence[LevelPixels]) -> Tensor:
+        """Return the weights (B, Q, H, P) of all points of ``levels``."""
+        e = self._e
+        weights = call.weights
+        is_complete = len(levels) == call.levels.number
+        indices = [level.index for level in levels]
+        if not call.has_level_axis:
+            all_points = call.levels.points or ()
+            merged = e.op("Reshape", weights, e.row(0, 0, 0, sum(all_points)))
+            if is_complete:
+                return merged
+            points = [point for index in indices for point in _points_of_level(all_points, index)]
+            return e.gather(merged, points, axis=3)
+        if not is_complete:
+            weights = e.gather(weights, indices, axis=3)
+        if not self._allows_zeros:
+            return e.op("Reshape", weights, e.row(0, 0, 0, -1))
+        n_points = e.lengths(weights, 4) * len(levels)
+        return self._reshaped(weights, [e.lengths(weights, 0, 1, 2), n_points])
 
     def _state_rank(self, image: Tensor) -> None:
         """State the type and the rank of an image if its type is known.
@@ -316,12 +298,12 @@ class AttentionExpansion(ABC):
         """Return D if it is the same in all calls."""
         return self._match.record.length_in_all_calls("value", -1)
 
-    def _sample(self, X: Tensor, grids: Tensor, index: int, axis_lengths: AxisLengths) -> Tensor:
+    def _sample(self, X: Tensor, level_grid: Tensor, axis_lengths: AxisLengths) -> Tensor:
         """Return the samples (B·H, D, Q, P) of a level."""
         e = self._e
         r = self._r
         queries = axis_lengths.queries
-        by_head = e.transpose(self.locations_of_level(grids, index), [0, 2, 1, 3, 4])
+        by_head = e.transpose(level_grid, [0, 2, 1, 3, 4])
         count = e.lengths(by_head, 3)
         output_lengths = [queries * count] if r == 1 else [queries, count, *[1] * (r - 2)]
         grid = self._reshaped(by_head, [axis_lengths.images, *output_lengths, r])
@@ -373,20 +355,20 @@ class AttentionExpansion(ABC):
         channels = axis_lengths.channels
         queries = axis_lengths.queries
         by_query = e.transpose(self._reshaped(total, [batch, heads * channels, queries]), [0, 2, 1])
-        if not self.is_by_head:
+        if not self._source.is_by_head:
             return by_query
         return self._reshaped(by_query, [batch, queries, heads, channels])
 
-    def _zeros(self, operands: AttentionOperands, axis_lengths: AxisLengths) -> Tensor:
+    def _zeros(self, call: AttentionCall, axis_lengths: AxisLengths) -> Tensor:
         """Return an output of zeros, or one without elements."""
         e = self._e
         require_type(self._match, "value")
         # The batch size is read from the weights: checks whose result nothing reads are dropped.
-        batch = e.lengths(operands.weights, 0)
+        batch = e.lengths(call.weights, 0)
         last_axes = [axis_lengths.heads, axis_lengths.channels]
-        if not self.is_by_head:
+        if not self._source.is_by_head:
             last_axes = [axis_lengths.heads * axis_lengths.channels]
-        return e.expand(e.like(0, operands.value), [batch, axis_lengths.queries, *last_axes])
+        return e.expand(e.like(0, call.value), [batch, axis_lengths.queries, *last_axes])
 
     def _reshaped(self, x: Tensor, lengths: Sequence[DimLike]) -> Tensor:
         """Return ``x`` in a shape whose lengths may be 0."""
@@ -394,3 +376,9 @@ class AttentionExpansion(ABC):
         if self._allows_zeros:
             return self._e.op("Reshape", x, shape, allowzero=1)
         return self._e.op("Reshape", x, shape)
+
+
+def _points_of_level(points: Sequence[int], index: int) -> range:
+    """Return the indices of a level's points among all points."""
+    first = sum(points[:index])
+    return range(first, first + points[index])

@@ -5,26 +5,23 @@ The names of axes are those of :mod:`ort_gridsample.detection.attention.layouts`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..detection.match import Match
 from ..detection.records import NodeRecord
-from ..dialects.table import AttentionSignature
 from ..errors import GridSampleError
 from ..functions import validation
-from ..graph.expressions import Tensor
+from ..graph.expressions import Expressions
 from ..graph.new_names import Names
 from ..graph.scope import attribute_named
 from ..reference.arrays import Array
 from ..spec import known_lengths
-from .attention_expansion import AttentionExpansion, LevelPixels
-from .attention_operands import AttentionOperands
-from .foreign_attention import ForeignOperands
+from .attention_call import AttentionCall, AttentionSource, Levels
+from .attention_expansion import AttentionExpansion
+from .foreign_attention import ForeignAttention
 from .foreign_attention_facts import n_levels_of
-from .foreign_run_checks import ChecksForGridSamples
+from .foreign_run_checks import check_for_grid_samples
 from .match_facts import input_of
 from .planar_samplers import expanded_sampler
-from .run_checks import checked_operands
+from .run_checks import checked_call
 from .targets import Replacement
 
 #: The axes that the operands of this package's deformable attention can have.
@@ -65,125 +62,64 @@ def expanded(
     """
     if match.record.dialect.has_planar_grids:
         return expanded_sampler(match, names)
-    signature = match.foreign_signature
-    if signature is None:
-        expansion = _PackageExpansion(
-            match, names, has_allowzero=has_allowzero, is_checked=is_checked
-        )
-        return expansion.replacement()
-    return _ForeignExpansion(match, signature, names, has_allowzero=has_allowzero).replacement()
+    source: AttentionSource
+    if match.is_foreign_attention:
+        n_levels_of(match)  # it must be known
+        source = ForeignAttention(match, names, check_for_grid_samples)
+    else:
+        source = _PackageAttention(match, names, is_checked=is_checked)
+    return AttentionExpansion(match, source, has_allowzero=has_allowzero).replacement()
 
 
-class _PackageExpansion(AttentionExpansion):
-    """The expansion of this package's node.
+class _PackageAttention(AttentionSource):
+    """A node of this package.
 
     The node states the points of each level. All points may be on one axis.
+
+    Args:
+        match: the node.
+        names: returns names of new values and nodes.
+        is_checked: whether the inputs are checked in a run.
+
+    Raises:
+        GridSampleError: the number of points on each level is not known.
     """
 
-    n_columns_before_lengths = 1
-
-    def __init__(
-        self, match: Match, names: Names, *, has_allowzero: bool, is_checked: bool
-    ) -> None:
+    def __init__(self, match: Match, names: Names, *, is_checked: bool) -> None:
+        self._match = match
         self._is_checked = is_checked
         points = points_of(match)
         if points is None:
             raise _unknown_points(match)
         self._points = points
-        super().__init__(
-            match,
-            names,
-            has_allowzero=has_allowzero,
-            table_argument="levels",
-            points_argument="sampling_locations",
-            n_levels=len(points),
-            r=(match.record.spatial_axes or (2,))[0],
-        )
+        self.e = Expressions(match.record.output, match.opset, names=names)
 
-    def operands(self) -> AttentionOperands:
+    def call(self) -> AttentionCall:
         match = self._match
-        e = self._e
-        values = match.record.values
-        operands = AttentionOperands(
+        e = self.e
+        table_name = match.record.values["levels"]
+        table = match.scope.constant_value(table_name)
+        if table is not None:
+            lengths = e.constant(table[:, 1:])
+        else:
+            r = (match.record.spatial_axes or (2,))[0]
+            lengths = e.slice(e.input(table_name), e.row(1), e.row(1 + r), axis=1)
+        levels = Levels(
+            lengths=lengths,
+            known_lengths=lengths.constant,
+            number=len(self._points),
+            points=self._points,
+        )
+        call = AttentionCall(
+            record=match.record,
             value=input_of(match, e, "value"),
-            level_table=e.input(values["levels"]),
-            starts=None,
+            levels=levels,
             locations=input_of(match, e, "sampling_locations"),
             weights=input_of(match, e, "attention_weights"),
+            has_level_axis=False,
         )
         _check_known_shapes(match)
-        if not self._is_checked:
-            return operands
-        return checked_operands(match, operands, e, points=self._points)
-
-    def has_points(self, index: int) -> bool:
-        return self._points[index] > 0
-
-    def locations_of_level(self, locations: Tensor, index: int) -> Tensor:
-        e = self._e
-        points = self._points_of_level(index)
-        merged = e.op("Reshape", locations, e.row(0, 0, 0, sum(self._points), self._r))
-        return e.slice(merged, e.row(points.start), e.row(points.stop), axis=3)
-
-    def weights_of_levels(self, weights: Tensor, levels: Sequence[LevelPixels]) -> Tensor:
-        e = self._e
-        merged = e.op("Reshape", weights, e.row(0, 0, 0, sum(self._points)))
-        if len(levels) == self._n_levels:
-            return merged
-        points = [point for level in levels for point in self._points_of_level(level.index)]
-        return e.gather(merged, points, axis=3)
-
-    def _points_of_level(self, index: int) -> range:
-        """Return the indices of a level's points among all points."""
-        first = sum(self._points[:index])
-        return range(first, first + self._points[index])
-
-
-class _ForeignExpansion(AttentionExpansion):
-    """The expansion of another package's node, which has the same number of points on each level.
-
-    Args:
-        match: the attention node.
-        signature: the signature of the node.
-        names: returns names of new values and nodes.
-        has_allowzero: whether Reshapes may have the attribute ``allowzero``.
-    """
-
-    def __init__(
-        self, match: Match, signature: AttentionSignature, names: Names, *, has_allowzero: bool
-    ) -> None:
-        points = "sampling_offsets" if signature.has_offsets else "sampling_locations"
-        super().__init__(
-            match,
-            names,
-            has_allowzero=has_allowzero,
-            table_argument=signature.lengths_input,
-            points_argument=points,
-            n_levels=n_levels_of(match),
-            r=2,
-        )
-        self._signature = signature
-        self.is_by_head = signature.is_by_head
-
-    def operands(self) -> AttentionOperands:
-        checks = ChecksForGridSamples(self._match, self._signature, self._e)
-        return ForeignOperands(checks.checked_inputs()).operands()
-
-    def has_points(self, index: int) -> bool:
-        shape = self._match.record.shape_in_all_calls("attention_weights")
-        return shape is None or shape[-1] != 0
-
-    def locations_of_level(self, locations: Tensor, index: int) -> Tensor:
-        return self._e.gather(locations, index, axis=3)
-
-    def weights_of_levels(self, weights: Tensor, levels: Sequence[LevelPixels]) -> Tensor:
-        e = self._e
-        if len(levels) < self._n_levels:
-            weights = e.gather(weights, [level.index for level in levels], axis=3)
-        if not self._allows_zeros:
-            return e.op("Reshape", weights, e.row(0, 0, 0, -1))
-        n_points = e.lengths(weights, 4) * len(levels)
-        return self._reshaped(weights, [e.lengths(weights, 0, 1, 2), n_points])
+        return checked_call(match, call) if self._is_checked else call
 
 
 def _unknown_points(match: Match) -> GridSampleError:

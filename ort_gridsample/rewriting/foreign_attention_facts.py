@@ -22,12 +22,25 @@ _REARRANGING_OPS = REARRANGING | {"Cast"}
 
 def has_unusual_starts(match: Match) -> bool:
     """Whether the model states that a level does not begin where the previous one ends."""
-    constants = match.record.constants
-    lengths = constants.get("spatial_shapes")
-    starts = constants.get("level_start_index")
-    if match.record.error is not None or lengths is None or starts is None:
+    signature = match.foreign_signature
+    if signature is None or match.record.error is not None:
+        return False
+    lengths, starts = map(match.record.constants.get, signature.integer_inputs)
+    if lengths is None or starts is None:
         return False
     return not are_contiguous(lengths, starts)
+
+
+def known_n_levels(match: Match) -> int | None:
+    """Return the number of levels, or None if the model does not state it."""
+    signature = match.foreign_signature
+    assert signature is not None
+    argument = signature.lengths_input
+    table = match.scope.constant_value(match.record.values[argument])
+    if table is not None:
+        return len(table)
+    n_levels = match.record.length_in_all_calls(argument, 0)
+    return n_levels if isinstance(n_levels, int) else None
 
 
 def n_levels_of(match: Match) -> int:
@@ -36,14 +49,10 @@ def n_levels_of(match: Match) -> int:
     Raises:
         GridSampleError: the model does not state it.
     """
-    signature = match.foreign_signature
-    assert signature is not None
-    argument = signature.lengths_input
-    table = match.scope.constant_value(match.record.values[argument])
-    if table is not None:
-        return len(table)
-    n_levels = match.record.length_in_all_calls(argument, 0)
-    if not isinstance(n_levels, int):
+    n_levels = known_n_levels(match)
+    if n_levels is None:
+        assert match.foreign_signature is not None
+        argument = match.foreign_signature.lengths_input
         found = "of an unknown number of rows"
         expected = "one for each level, in a constant or a stated shape (L, 2)"
         raise GridSampleError(match.record.where, argument, found, expected)

@@ -1,7 +1,7 @@
 """Nodes that check the inputs of another package's deformable attention in a run.
 
-The nodes that read an input afterwards must read it through its check (:mod:`.run_checks`).
-Shapes that the model states are checked by
+The nodes that read an input afterwards must read it through its check
+(:meth:`.Expressions.require_same`). Shapes that the model states are checked by
 :mod:`ort_gridsample.detection.foreign_attention_checks` when the model is read.
 
 The names of axes are those of :mod:`ort_gridsample.detection.attention.layouts`.
@@ -9,229 +9,207 @@ The names of axes are those of :mod:`ort_gridsample.detection.attention.layouts`
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-
 import numpy as np
 
 from ..detection.foreign_attention_checks import are_contiguous
 from ..detection.helper_nodes import FOUND_BY_SHAPE_CHECK
-from ..detection.match import Match
-from ..dialects.table import AttentionSignature
 from ..errors import GridSampleError
-from ..graph.expressions import DimLike, Expressions, Tensor
-from .foreign_inputs import ForeignInputs
+from ..graph.expressions import DimLike, Tensor
+from .attention_call import Levels
+from .foreign_attention import ForeignAttention
 
-_INTEGER_INPUTS = ("spatial_shapes", "value_spatial_shapes", "level_start_index")
-#: The axes of each floating-point input except attention_weights, whose axes depend on the
-#: signature.
-_AXES = {
-    "value": "B, S, H, D",
-    "sampling_locations": "B, Q, H, L, P, 2",
-    "reference_points": "B, Q, 1, 2·G",
-    "sampling_offsets": "B, Q, H, L·P·2",
-}
+_AS_VALUE = "as value is of shape (B, S, H, D)"
 
 
-class ForeignChecks(ABC):
-    """The checks of an attention node's inputs that all readers of these inputs need.
+def check_for_package_op(attention: ForeignAttention) -> None:
+    """Write the checks for an op of this package.
 
-    Args:
-        match: the attention node.
-        signature: the signature of the node.
-        e: writes the nodes.
+    The op itself checks pixels, locations and weights. It gets no starts.
     """
-
-    def __init__(self, match: Match, signature: AttentionSignature, e: Expressions) -> None:
-        self._match = match
-        self._signature = signature
-        self._e = e
-        self._inputs = ForeignInputs(match, signature, e)
-
-    def checked_inputs(self) -> ForeignInputs:
-        """Write the checks; return the inputs, whose values are checked."""
-        self._check_ranks()
-        self._check_lengths()
-        if self._signature.has_offsets:
-            # The locations are computed from the offsets, and so no reader can check these.
-            self._check_offsets()
-        self._check_for_reader()
-        return self._inputs
-
-    @abstractmethod
-    def _check_for_reader(self) -> None:
-        """Write the checks that the reader of the inputs does not make itself."""
-
-    def _require_same(
-        self, x: Tensor, actual: Tensor, expected: Tensor, argument: str, expectation: str
-    ) -> Tensor:
-        """Return ``x`` after a check of two rows, with an error about the shape of an input."""
-        where = self._match.record.where
-        error = GridSampleError(where, argument, FOUND_BY_SHAPE_CHECK, expectation)
-        return self._e.require_same(x, actual, expected, str(error))
-
-    def _check_shape(self, argument: str, expected: Tensor, expectation: str) -> None:
-        """Write a check that the shape of an input is ``expected``."""
-        shape = self._e.shape_of(self._inputs.values[argument])
-        checked = self._require_same(shape, shape, expected, argument, expectation)
-        self._inputs.read_through_shape(argument, checked)
-
-    def _check_ranks(self) -> None:
-        """Write checks of unknown ranks, because the other checks read axes by their index."""
-        e = self._e
-        weights_axes = "B, Q, H, L·P" if self._signature.has_offsets else "B, Q, H, L, P"
-        for argument in self._signature.inputs:
-            if argument in _INTEGER_INPUTS or self._inputs.shape(argument) is not None:
-                continue
-            axes = _AXES.get(argument, weights_axes)
-            shape = e.shape_of(self._inputs.values[argument])
-            ranks = e.shape_of(shape), e.row(axes.count(",") + 1)
-            checked = self._require_same(shape, *ranks, argument, f"shape ({axes})")
-            self._inputs.read_through_shape(argument, checked)
-
-    def _check_lengths(self) -> None:
-        """Write a check that no length of a level is negative."""
-        e = self._e
-        if self._inputs.known_level_table is not None:
-            return
-        argument = self._signature.lengths_input
-        error = GridSampleError(
-            self._match.record.where,
-            argument,
-            "a negative length",
-            "lengths of at least 0",
-            verb="contains",
-        )
-        flat = e.op("Reshape", self._inputs.level_table, e.row(-1))
-        checked = e.require_same(flat, flat, e.abs(flat), str(error))
-        self._inputs.values[argument] = e.op("Reshape", checked, e.row(-1, 2))
-
-    def _check_offsets(self) -> None:
-        """Write checks of the shapes of offsets, weights and reference points."""
-        e = self._e
-        inputs = self._inputs
-        offsets = "sampling_offsets"
-        weights = "attention_weights"
-        if inputs.has_known_lengths("value", "reference_points", offsets, weights):
-            return
-        batch = inputs.lengths("value", 0)
-        heads = inputs.lengths("value", 2)
-        queries = inputs.lengths(offsets, 1)
-        points = inputs.lengths(weights, 3)
-        expected = e.shape([batch, queries, heads, points * 2])
-        expectation = "shape (B, Q, H, L·P·2), as value is of shape (B, S, H, D)"
-        self._check_shape(offsets, expected, expectation)
-        expected = e.shape([batch, queries, heads, points])
-        expectation = "shape (B, Q, H, L·P), as value is of shape (B, S, H, D)"
-        self._check_shape(weights, expected, expectation)
-        last = inputs.lengths("reference_points", 3)
-        expected = e.shape([batch, queries, 1, last])
-        expectation = "shape (B, Q, 1, 2·G), of the batch and queries"
-        self._check_shape("reference_points", expected, expectation)
+    _check_inputs(attention)
+    _check_starts(attention)
 
 
-class ChecksForPackageOp(ForeignChecks):
-    """The checks for an op of this package, which checks pixels, locations and weights itself."""
-
-    def _check_for_reader(self) -> None:
-        if self._inputs.starts is not None:
-            self._check_starts(self._inputs.starts)
-
-    def _check_starts(self, starts: Tensor) -> None:
-        """Write a check that each level begins where the previous one ends.
-
-        The op gets no starts.
-        """
-        e = self._e
-        inputs = self._inputs
-        if inputs.known_level_table is not None and inputs.known_starts is not None:
-            return  # checked when the model was read
-        expected = e.op("CumSum", inputs.areas(), e.constant(0), exclusive=1)
-        actual = starts.astype("int64")
-        checked = self._require_same(
-            inputs.level_table,
-            # Their number is compared too: Equal would broadcast the start of a single level.
-            e.concatenate([e.shape_of(actual), actual]),
-            e.concatenate([e.shape_of(expected), expected]),
-            argument="level_start_index",
-            expectation="the number of pixels before each level",
-        )
-        inputs.values[self._signature.lengths_input] = e.op("Reshape", checked, e.row(-1, 2))
+def check_for_grid_samples(attention: ForeignAttention) -> None:
+    """Write the checks for GridSamples, which would read wrong points and pixels without errors."""
+    _check_inputs(attention)
+    if not attention.signature.has_offsets:
+        _check_locations(attention)
+    _check_pixels(attention)
 
 
-class ChecksForGridSamples(ForeignChecks):
-    """The checks for GridSamples, which would read wrong points and pixels without an error."""
+def _check_inputs(attention: ForeignAttention) -> None:
+    """Write the checks that all readers of the inputs need."""
+    _check_ranks(attention)
+    _check_lengths(attention)
+    if attention.signature.has_offsets:
+        # The locations are computed from the offsets, and so no reader can check these.
+        _check_offsets(attention)
 
-    def _check_for_reader(self) -> None:
-        if not self._signature.has_offsets:
-            self._check_locations()
-        self._check_pixels()
 
-    def _check_locations(self) -> None:
-        """Write checks of the shapes of locations and weights."""
-        e = self._e
-        inputs = self._inputs
-        locations = "sampling_locations"
-        weights = "attention_weights"
-        if inputs.has_known_lengths("value", locations, weights):
-            return
-        expected_lengths: list[DimLike] = [
-            inputs.lengths("value", 0),
-            inputs.lengths(locations, 1),
-            inputs.lengths("value", 2),
-            inputs.n_levels,
-            inputs.lengths(locations, 4),
-            2,
-        ]
-        expectation = "shape (B, Q, H, L, P, 2), as value is of shape (B, S, H, D)"
-        self._check_shape(locations, e.shape(expected_lengths), expectation)
-        expected = inputs.lengths(locations, 0, 1, 2, 3, 4)
-        self._check_shape(weights, expected, "all axes but the last of sampling_locations")
+def _require_same(
+    attention: ForeignAttention,
+    x: Tensor,
+    actual: Tensor,
+    expected: Tensor,
+    argument: str,
+    expectation: str,
+) -> Tensor:
+    """Return ``x`` after a check of two rows, with an error about the shape of an input."""
+    where = attention.match.record.where
+    error = GridSampleError(where, argument, FOUND_BY_SHAPE_CHECK, expectation)
+    return attention.e.require_same(x, actual, expected, str(error))
 
-    def _check_pixels(self) -> None:
-        """Write a check that the levels are the pixels of ``value``.
 
-        If other starts are constant, the levels must only lie inside these pixels.
-        """
-        e = self._e
-        known_end = self._known_last_end()
-        value_shape = self._inputs.shape("value")
-        n_pixels = value_shape[1] if value_shape is not None else None
-        if known_end is not None and isinstance(n_pixels, int):
-            return  # checked when the model was read
-        end = self._last_end() if known_end is None else e.row(known_end)
-        pixels = self._inputs.lengths("value", 1)
-        if self._has_known_gaps():
-            pixels = e.where(e.less(pixels, end), pixels, end)
-        shape = e.shape_of(self._inputs.values["value"])
-        expectation = f"shape (B, S, H, D), with the S pixels of {self._signature.lengths_input}"
-        checked = self._require_same(shape, pixels, end, "value", expectation)
-        self._inputs.read_through_shape("value", checked)
+def _check_shape(
+    attention: ForeignAttention, argument: str, expected: list[DimLike], expectation: str
+) -> None:
+    """Write a check that the shape of an input is ``expected``."""
+    e = attention.e
+    shape = e.shape_of(attention.values[argument])
+    checked = _require_same(attention, shape, shape, e.shape(expected), argument, expectation)
+    attention.read_through_shape(argument, checked)
 
-    def _has_known_gaps(self) -> bool:
-        """Whether lengths and starts are constant, and a level does not follow the previous one."""
-        table = self._inputs.known_level_table
-        starts = self._inputs.known_starts
-        return table is not None and starts is not None and not are_contiguous(table, starts)
 
-    def _known_last_end(self) -> int | None:
-        """Return the first pixel after all levels if lengths and starts are constant."""
-        table = self._inputs.known_level_table
-        starts = self._inputs.known_starts
-        if table is None or (self._inputs.starts is not None and starts is None):
-            return None
-        areas = table.prod(1, dtype=np.int64)
-        if starts is None:
-            return int(areas.sum())
-        ends = np.asarray(starts + areas, np.int64)
-        return max(ends.tolist(), default=0)
+def _check_ranks(attention: ForeignAttention) -> None:
+    """Write checks of unknown ranks, because the other checks read axes by their index."""
+    e = attention.e
+    signature = attention.signature
+    for argument, axes in signature.inputs.items():
+        if argument in signature.integer_inputs or attention.shape(argument) is not None:
+            continue
+        shape = e.shape_of(attention.values[argument])
+        ranks = e.shape_of(shape), e.row(axes.count(",") + 1)
+        checked = _require_same(attention, shape, *ranks, argument, f"shape ({axes})")
+        attention.read_through_shape(argument, checked)
 
-    def _last_end(self) -> Tensor:
-        """Return the first pixel after all levels, (1,)."""
-        e = self._e
-        areas = self._inputs.areas()
-        starts = self._inputs.starts
-        if starts is not None:
-            ends = starts.astype("int64") + areas
-        else:
-            ends = e.op("CumSum", areas, e.constant(0))
-        return e.op("Reshape", e.op("ReduceMax", ends, keepdims=0), e.row(1))
+
+def _check_lengths(attention: ForeignAttention) -> None:
+    """Write a check that no length of a level is negative."""
+    e = attention.e
+    levels = attention.levels
+    if levels.known_lengths is not None:
+        return
+    argument = attention.signature.lengths_input
+    where = attention.match.record.where
+    expected = "lengths of at least 0"
+    error = GridSampleError(where, argument, "a negative length", expected, verb="contains")
+    flat = e.op("Reshape", levels.lengths, e.row(-1))
+    checked = e.require_same(flat, flat, e.abs(flat), str(error))
+    attention.values[argument] = e.op("Reshape", checked, e.row(-1, 2))
+
+
+def _check_offsets(attention: ForeignAttention) -> None:
+    """Write checks of the shapes of offsets, weights and reference points."""
+    offsets = "sampling_offsets"
+    weights = "attention_weights"
+    axes = attention.signature.inputs
+    if attention.has_known_lengths("value", "reference_points", offsets, weights):
+        return
+    batch = attention.lengths("value", 0)
+    heads = attention.lengths("value", 2)
+    queries = attention.lengths(offsets, 1)
+    points = attention.lengths(weights, 3)
+    expectation = f"shape ({axes[offsets]}), {_AS_VALUE}"
+    _check_shape(attention, offsets, [batch, queries, heads, points * 2], expectation)
+    expectation = f"shape ({axes[weights]}), {_AS_VALUE}"
+    _check_shape(attention, weights, [batch, queries, heads, points], expectation)
+    last = attention.lengths("reference_points", 3)
+    expectation = f"shape ({axes['reference_points']}), of the batch and queries"
+    _check_shape(attention, "reference_points", [batch, queries, 1, last], expectation)
+
+
+def _check_starts(attention: ForeignAttention) -> None:
+    """Write a check that each level begins where the previous one ends."""
+    e = attention.e
+    levels = attention.levels
+    if levels.starts is None:
+        return
+    if levels.known_lengths is not None and levels.known_starts is not None:
+        return  # checked when the model was read
+    expected = e.op("CumSum", levels.areas(), e.constant(0), exclusive=1)
+    actual = levels.starts.astype("int64")
+    checked = _require_same(
+        attention,
+        levels.lengths,
+        # Their number is compared too: Equal would broadcast the start of a single level.
+        e.concatenate([e.shape_of(actual), actual]),
+        e.concatenate([e.shape_of(expected), expected]),
+        argument=attention.signature.starts_input,
+        expectation="the number of pixels before each level",
+    )
+    attention.values[attention.signature.lengths_input] = e.op("Reshape", checked, e.row(-1, 2))
+
+
+def _check_locations(attention: ForeignAttention) -> None:
+    """Write checks of the shapes of locations and weights."""
+    locations = "sampling_locations"
+    weights = "attention_weights"
+    if attention.has_known_lengths("value", locations, weights):
+        return
+    expected: list[DimLike] = [
+        attention.lengths("value", 0),
+        attention.lengths(locations, 1),
+        attention.lengths("value", 2),
+        attention.n_levels,
+        attention.lengths(locations, 4),
+        2,
+    ]
+    expectation = f"shape ({attention.signature.inputs[locations]}), {_AS_VALUE}"
+    _check_shape(attention, locations, expected, expectation)
+    expected = [attention.lengths(locations, 0, 1, 2, 3, 4)]
+    _check_shape(attention, weights, expected, "all axes but the last of sampling_locations")
+
+
+def _check_pixels(attention: ForeignAttention) -> None:
+    """Write a check that the levels are the pixels of ``value``.
+
+    If other starts are constant, the levels must only lie inside these pixels.
+    """
+    e = attention.e
+    levels = attention.levels
+    known_end = _known_last_end(levels)
+    value_shape = attention.shape("value")
+    n_pixels = value_shape[1] if value_shape is not None else None
+    if known_end is not None and isinstance(n_pixels, int):
+        return  # checked when the model was read
+    end = _last_end(levels) if known_end is None else e.row(known_end)
+    pixels = attention.lengths("value", 1)
+    if _has_known_gaps(levels):
+        pixels = e.where(e.less(pixels, end), pixels, end)
+    lengths_input = attention.signature.lengths_input
+    expectation = f"shape (B, S, H, D), with the S pixels of {lengths_input}"
+    shape = e.shape_of(attention.values["value"])
+    checked = _require_same(attention, shape, pixels, end, "value", expectation)
+    attention.read_through_shape("value", checked)
+
+
+def _has_known_gaps(levels: Levels) -> bool:
+    """Whether lengths and starts are constant, and a level does not follow the previous one."""
+    lengths = levels.known_lengths
+    starts = levels.known_starts
+    return lengths is not None and starts is not None and not are_contiguous(lengths, starts)
+
+
+def _known_last_end(levels: Levels) -> int | None:
+    """Return the first pixel after all levels if lengths and starts are constant."""
+    lengths = levels.known_lengths
+    starts = levels.known_starts
+    if lengths is None or (levels.starts is not None and starts is None):
+        return None
+    areas = lengths.prod(1, dtype=np.int64)
+    if starts is None:
+        return int(areas.sum())
+    ends = np.asarray(starts + areas, np.int64)
+    return max(ends.tolist(), default=0)
+
+
+def _last_end(levels: Levels) -> Tensor:
+    """Return the first pixel after all levels, (1,)."""
+    e = levels.lengths.owner
+    areas = levels.areas()
+    if levels.starts is not None:
+        ends = levels.starts.astype("int64") + areas
+    else:
+        ends = e.op("CumSum", areas, e.constant(0))
+    return e.op("Reshape", e.op("ReduceMax", ends, keepdims=0), e.row(1))

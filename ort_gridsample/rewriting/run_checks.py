@@ -14,26 +14,17 @@ import numpy as np
 from ..detection.helper_nodes import FOUND_BY_SHAPE_CHECK
 from ..detection.match import Match
 from ..errors import GridSampleError
-from ..graph.expressions import Expressions, Tensor
+from ..graph.expressions import Tensor
 from ..spec import Shape, known_lengths
-from .attention_operands import AttentionOperands
+from .attention_call import AttentionCall
 
 #: The end of a Slice that goes to the end of an axis.
 _END = np.iinfo(np.int64).max
 
 
-def checked_operands(
-    match: Match, operands: AttentionOperands, e: Expressions, *, points: Sequence[int]
-) -> AttentionOperands:
-    """Return the operands of this package's deformable attention after checks of their shapes.
-
-    Args:
-        match: the deformable attention.
-        operands: the operands of the node.
-        e: writes the nodes.
-        points: the number of points of each level.
-    """
-    return _OperandChecks(match, operands, e, points).checked()
+def checked_call(match: Match, call: AttentionCall) -> AttentionCall:
+    """Return the call of this package's node after checks of the shapes of its operands."""
+    return _OperandChecks(match, call).checked()
 
 
 class _OperandChecks:
@@ -41,36 +32,32 @@ class _OperandChecks:
 
     Args:
         match: the deformable attention.
-        operands: the operands of the node.
-        e: writes the nodes.
-        points: the number of points of each level.
+        call: the operands of the node.
     """
 
-    def __init__(
-        self, match: Match, operands: AttentionOperands, e: Expressions, points: Sequence[int]
-    ) -> None:
+    def __init__(self, match: Match, call: AttentionCall) -> None:
         self._record = match.record
-        self._operands = operands
-        self._table = match.scope.constant_value(operands.level_table.name)
-        self._e = e
-        self._points = points
+        self._call = call
+        self._e = call.value.owner
+        self._known_lengths = call.levels.known_lengths
+        self._points = call.levels.points or ()
         self._r = (match.record.spatial_axes or (2,))[0]
 
-    def checked(self) -> AttentionOperands:
-        """Return the operands after the checks that were not made when the model was read."""
+    def checked(self) -> AttentionCall:
+        """Return the call after the checks that were not made when the model was read."""
         shapes: list[Shape | None] = []
         for argument in ("value", "sampling_locations", "attention_weights"):
             shapes += self._record.shapes_by_call(argument)
         are_shapes_known = all(known_lengths(shape) is not None for shape in shapes)
-        if are_shapes_known and self._table is not None:
-            return self._operands
-        operands = self._operands
-        locations = self._checked_locations(operands.value, operands.locations)
+        call = self._call
+        if are_shapes_known and self._known_lengths is not None:
+            return call
+        locations = self._checked_locations(call.value, call.locations)
         return replace(
-            operands,
-            value=self._checked_value(operands.value),
+            call,
+            value=self._checked_value(call.value),
             locations=locations,
-            weights=self._checked_weights(locations, operands.weights),
+            weights=self._checked_weights(locations, call.weights),
         )
 
     def _require_same(
@@ -89,7 +76,7 @@ class _OperandChecks:
     def _checked_value(self, value: Tensor) -> Tensor:
         """Return value after a check that the levels have its pixels."""
         n_pixels = self._record.length_in_all_calls("value", 1)
-        if self._table is not None and isinstance(n_pixels, int):
+        if self._known_lengths is not None and isinstance(n_pixels, int):
             return value
         e = self._e
         argument = "value"
@@ -105,10 +92,10 @@ class _OperandChecks:
     def _pixel_count(self) -> Tensor:
         """Return the number of pixels of all levels, (1,)."""
         e = self._e
-        if self._table is not None:
-            return e.row(sum(math.prod(row) for row in self._table[:, 1:].tolist()))
-        table = self._operands.level_table.astype("int64")
-        columns = [e.gather(table, 1 + axis, axis=1) for axis in range(self._r)]
+        if self._known_lengths is not None:
+            return e.row(sum(math.prod(row) for row in self._known_lengths.tolist()))
+        lengths = self._call.levels.lengths.astype("int64")
+        columns = [e.gather(lengths, axis, axis=1) for axis in range(self._r)]
         return e.op("ReduceSum", math.prod(columns[1:], start=columns[0]), keepdims=1)
 
     def _checked_shape(

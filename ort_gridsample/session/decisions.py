@@ -21,7 +21,6 @@ from ..rewriting.passes import Selection
 from ..rewriting.targets import Target
 from ..rewriting.targets.attention import (
     CompiledAttentionTarget,
-    ForeignAttentionTarget,
     PythonAttentionTarget,
 )
 from ..rewriting.targets.compiled_op import CompiledOpTarget, FusedOpTarget, unsupported_reason
@@ -60,21 +59,15 @@ class OpTargets:
             COMPILED_OP: CompiledOpTarget(),
             PYTHON_OP: PythonOpTarget(in_session=in_session),
         }
-        self._subgraphs: dict[str, Target] = {
+        self._attentions: dict[str, Target] = {
             COMPILED_OP: CompiledAttentionTarget(),
             PYTHON_OP: PythonAttentionTarget(in_session=in_session),
-        }
-        self._attention_nodes: dict[str, Target] = {
-            COMPILED_OP: ForeignAttentionTarget(),
-            PYTHON_OP: ForeignAttentionTarget(is_python=True, in_session=in_session),
         }
 
     def of(self, match: Match, op: str) -> Target:
         """Return the target that writes ``match`` as ``op``, which is COMPILED_OP or PYTHON_OP."""
-        if match.is_foreign_attention:
-            return self._attention_nodes[op]
-        if match.detected_attention is not None:
-            return self._subgraphs[op]
+        if match.is_foreign_attention or match.detected_attention is not None:
+            return self._attentions[op]
         return self._nodes[op]
 
 

@@ -27,7 +27,7 @@ def test_weights_of_one_query_are_rearranged_without_batches() -> None:
     (match,) = attentions_of(model)
     assert match.detected_attention is not None
     operands = DetectedAttention(match, match.detected_attention, Names(model))
-    nodes = operands.e.finish(operands.weights(), "Y")
+    nodes = operands.e.finish(operands.call().weights, "Y")
     output = helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)
     weights = helper.make_tensor_value_info("weights", TensorProto.FLOAT, ["B", 1, 2, 2, 2])
     graph = helper.make_graph(nodes, "g", [weights], [output])

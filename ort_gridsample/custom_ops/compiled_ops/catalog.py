@@ -190,8 +190,7 @@ _DEPENDENT_INPUTS = (
     "scalars",
     "levels",
     "attention_weights",
-    "spatial_shapes",
-    "level_start_index",
+    *(name for signature in ATTENTION_SIGNATURES.values() for name in signature.integer_inputs),
 )
 
 
@@ -284,7 +283,7 @@ def _foreign_attention(node_type: str, signature: AttentionSignature) -> Op:
     return Op(
         ATTENTION,
         f"foreign.{implementation}",
-        signature.inputs,
+        tuple(signature.inputs),
         tuple(types),
         has_modes=False,
         node_type=node_type,

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from onnx import helper
 
 from ...detection.match import Match
-from ...detection.records import NodeRecord
 from ...dialects.table import ATTENTION, COMPILED_DOMAIN
-from ...graph.expressions import Expressions, Tensor
+from ...graph.expressions import Tensor
 from ...graph.new_names import Names
-from ..foreign_attention import ForeignOperands
-from ..foreign_attention_facts import op_record
-from ..foreign_run_checks import ChecksForPackageOp
+from ..attention_call import AttentionCall, AttentionSource
+from ..foreign_attention import ForeignAttention
+from ..foreign_attention_facts import n_levels_of
+from ..foreign_run_checks import check_for_package_op
 from ..match_facts import constants_of
 from . import Replacement, Target, with_operator
 from .compiled_op import label
@@ -23,48 +23,107 @@ from .detected_attention import DetectedAttention
 from .python_op import PythonOpTarget
 
 
-class _OneOpTarget(Target):
-    """A target that writes a deformable attention as one op."""
+class AttentionTarget(Target):
+    """A target that writes a deformable attention as one node.
+
+    GridSamples that it replaces are dropped, unless other nodes read them.
+    """
+
+    #: Writes the checks of the inputs of another package's node.
+    check: Callable[[ForeignAttention], None] | None = None
 
     def needs_inlining(self, match: Match) -> bool:
         """Whether the node is in a function, where types are not known."""
         return match.scope.function is not None
 
-
-class AttentionTarget(_OneOpTarget):
-    """A target that writes deformable attention around GridSamples as one node.
-
-    The GridSamples are dropped, unless other nodes read them.
-    """
-
-    replaces_decomposed = False
-    fuses = True
-
     def replaces(self, match: Match) -> bool:
-        return match.detected_attention is not None or match.enclosing_match is not None
+        is_part = match.enclosing_match is not None
+        return match.detected_attention is not None or is_part or match.is_foreign_attention
 
     def replacement_for(self, match: Match, names: Names) -> Replacement:
-        if match.detected_attention is None:
+        source: AttentionSource
+        superseded: Sequence[int] = ()
+        if match.is_foreign_attention:
+            source = ForeignAttention(match, names, self.check)
+            superseded = constants_of(match)
+        elif match.detected_attention is not None:
+            source = DetectedAttention(match, match.detected_attention, names)
+        else:
             return Replacement([])  # a GridSample that the attention replaces
-        detected = DetectedAttention(match, match.detected_attention, names)
-        output = match.record.output
-        if not detected.attention.has_output_by_query:
-            output = names.new(f"{output}_by_query")
-        return Replacement(detected.finish(self.op(match, detected, output, names)))
+        call = source.call()
+        result = self.output(match, source, call, names)
+        return Replacement(source.e.finish(result, match.record.output), superseded=superseded)
 
     @abstractmethod
-    def op(self, match: Match, detected: DetectedAttention, output: str, names: Names) -> Tensor:
-        """Return (B, Q, H·D), called ``output``, from one op."""
+    def output(
+        self, match: Match, source: AttentionSource, call: AttentionCall, names: Names
+    ) -> Tensor:
+        """Return the model's output from one node.
+
+        Args:
+            match: the node to replace.
+            source: what the model has.
+            call: the operands.
+            names: returns names of new values and nodes.
+        """
 
 
-class CompiledAttentionTarget(AttentionTarget):
+class _OpTarget(AttentionTarget):
+    """An op of this package."""
+
+    check = staticmethod(check_for_package_op)
+
+    def output(
+        self, match: Match, source: AttentionSource, call: AttentionCall, names: Names
+    ) -> Tensor:
+        if match.is_foreign_attention:
+            n_levels_of(match)  # it must be known
+        output = match.record.output
+        if not source.is_by_query:
+            output = names.new(f"{output}_by_query")
+        operands = (call.value, call.level_table(), call.locations, call.weights)
+        inputs = [source.e.name_of(operand) for operand in operands]
+        return source.output(self.op(match, source, call, inputs, output, names), call)
+
+    @abstractmethod
+    def op(
+        self,
+        match: Match,
+        source: AttentionSource,
+        call: AttentionCall,
+        inputs: Sequence[str],
+        output: str,
+        names: Names,
+    ) -> Tensor:
+        """Return (B, Q, H·D), called ``output``, from an op with these ``inputs``."""
+
+
+class CompiledAttentionTarget(_OpTarget):
     """The compiled op."""
 
-    def op(self, match: Match, detected: DetectedAttention, output: str, names: Names) -> Tensor:
-        return _compiled_op(match, detected.operands(), output, detected.attention.points)
+    def op(
+        self,
+        match: Match,
+        source: AttentionSource,
+        call: AttentionCall,
+        inputs: Sequence[str],
+        output: str,
+        names: Names,
+    ) -> Tensor:
+        node = with_operator(
+            match.node, ATTENTION, COMPILED_DOMAIN, inputs=inputs, outputs=[output]
+        )
+        attributes = {
+            "align_corners": match.record.align_corners,
+            "node": label(match.node) or match.record.label,
+            # Read when this node is detected again, if the levels are computed.
+            "points": " ".join(map(str, call.levels.points or ())),
+        }
+        node.attribute.extend(helper.make_attribute(*item) for item in attributes.items())
+        return source.e.node(node)
 
 
-class PythonAttentionTarget(AttentionTarget):
+class PythonAttentionTarget(_OpTarget):
     """The Python op, with its helpers.
 
     Args:
@@ -72,98 +131,21 @@ class PythonAttentionTarget(AttentionTarget):
     """
 
     def __init__(self, in_session: bool = False) -> None:
-        self._op = PythonOpTarget(in_session)
-
-    def op(self, match: Match, detected: DetectedAttention, output: str, names: Names) -> Tensor:
-        return _python_op(match.record, match, detected.operands(), output, self._op, names)
-
-
-class ForeignAttentionTarget(_OneOpTarget):
-    """One op of this package for another package's node of deformable attention.
-
-    Args:
-        is_python: whether the op is the Python op; otherwise it is the compiled op.
-        in_session: as in :class:`.PythonOpTarget`.
-    """
-
-    def __init__(self, is_python: bool = False, in_session: bool = False) -> None:
-        self._is_python = is_python
         self._in_session = in_session
 
-    def replaces(self, match: Match) -> bool:
-        return match.is_foreign_attention
-
-    def replacement_for(self, match: Match, names: Names) -> Replacement:
-        signature = match.foreign_signature
-        assert signature is not None  # otherwise ``replaces`` is false
-        output = match.record.output
-        e = Expressions(output, match.opset, names=names)
-        foreign = ForeignOperands(ChecksForPackageOp(match, signature, e).checked_inputs())
-        operands = foreign.operands()
-        levels, points = foreign.levels(operands)
-        inputs = (operands.value, levels, operands.locations, operands.weights)
-        op_output = names.new(f"{output}_by_query") if signature.is_by_head else output
-        if self._is_python:
-            # A Reshape after the op must read its output through the guard, or it fails first.
-            python_op = PythonOpTarget(self._in_session and not signature.is_by_head)
-            result = _python_op(op_record(match), match, inputs, op_output, python_op, names)
-        else:
-            result = _compiled_op(match, inputs, op_output, points)
-        if signature.is_by_head:
-            shape = e.shape([0, 0, e.lengths(operands.value, 2, 3)])
-            result = e.op("Reshape", result, shape)
-        return Replacement(e.finish(result, output), superseded=constants_of(match))
-
-
-def _python_op(
-    record: NodeRecord,
-    match: Match,
-    operands: Sequence[Tensor],
-    output: str,
-    target: PythonOpTarget,
-    names: Names,
-) -> Tensor:
-    """Return the output of the Python op that replaces the node of ``match``.
-
-    Args:
-        record: the record of the Python op, without its operands.
-        match: the node to replace.
-        operands: value, levels, locations and weights.
-        output: the name of the output.
-        target: writes the op and its helpers.
-        names: returns names of new values and nodes.
-    """
-    e = operands[0].owner
-    operand_names = map(e.name_of, operands)
-    values = dict(zip(record.values, operand_names, strict=True))
-    record = replace(record, values=values, output=output)
-    for node in target.replacement_for(replace(match, record=record), names).nodes:
-        e.node(node)
-    return e.input(output)
-
-
-def _compiled_op(
-    match: Match,
-    operands: Sequence[Tensor],
-    output: str,
-    points: Sequence[int],
-) -> Tensor:
-    """Return the output of the compiled op that replaces the node of ``match``.
-
-    Args:
-        match: the node to replace.
-        operands: value, levels, locations and weights.
-        output: the name of the output.
-        points: the number of points on each level, as far as they are known.
-    """
-    e = operands[0].owner
-    inputs = [e.name_of(operand) for operand in operands]
-    node = with_operator(match.node, ATTENTION, COMPILED_DOMAIN, inputs=inputs, outputs=[output])
-    attributes = {
-        "align_corners": match.record.align_corners,
-        "node": label(match.node) or match.record.label,
-        # Read when this node is detected again, if the levels are computed.
-        "points": " ".join(map(str, points)),
-    }
-    node.attribute.extend(helper.make_attribute(*item) for item in attributes.items())
-    return e.node(node)
+    def op(
+        self,
+        match: Match,
+        source: AttentionSource,
+        call: AttentionCall,
+        inputs: Sequence[str],
+        output: str,
+        names: Names,
+    ) -> Tensor:
+        # A Reshape after the op must read its output through the guard, or it fails first.
+        target = PythonOpTarget(self._in_session and source.is_by_query)
+        values = dict(zip(call.record.values, inputs, strict=True))
+        record = replace(call.record, values=values, output=output)
+        for node in target.replacement_for(replace(match, record=record), names).nodes:
+            source.e.node(node)
+        return source.e.input(output)

@@ -9,40 +9,40 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 
-import onnx
-
 from ...detection.attention.layouts import Attention, Level
 from ...detection.match import Match
 from ...graph.expressions import DimLike, Expressions, Tensor
 from ...graph.new_names import Names
+from ..attention_call import AttentionCall, AttentionSource, Levels
 
 
-class DetectedAttention:
+class DetectedAttention(AttentionSource):
     """Computes the operands of one node from a model's values, and the model's output from its own.
 
     An operand that the model has in the right layout is read as it is; otherwise nodes rearrange
     the model's values. A Reshape to a computed length (-1) fails without elements. Therefore the
     shapes of Reshapes are known or computed from other shapes, and a 0 copies a length.
 
-    Attributes:
+    Args:
+        match: the GridSample that has the deformable attention.
         attention: the deformable attention.
-        e: writes the nodes.
+        names: returns names of new values and nodes.
     """
 
     def __init__(self, match: Match, attention: Attention, names: Names) -> None:
         self.attention = attention
         self.e = Expressions(match.record.output, match.opset, names=names)
-        self._match = match
         self._record = match.record
 
-    def finish(self, by_query: Tensor) -> list[onnx.NodeProto]:
-        """Return the nodes of the model's output, which follows from ``by_query`` (B, Q, H·D)."""
-        result = by_query
-        if not self.attention.has_output_by_query:
-            result = self._channels_first(by_query)
-        if self.attention.other_levels:
-            result = result + self._sum_of_other_levels()
-        return self.e.finish(result, self._record.output)
+    @property
+    def is_by_query(self) -> bool:
+        return self.attention.has_output_by_query
+
+    def output(self, by_query: Tensor, call: AttentionCall) -> Tensor:
+        if self.is_by_query:
+            return by_query
+        result = self._channels_first(by_query)
+        return result + self._sum_of_other_levels() if self.attention.other_levels else result
 
     def _channels_first(self, by_query: Tensor) -> Tensor:
         """Return (B·H, D, Q), which the model has, from the output (B, Q, H·D)."""
@@ -121,11 +121,18 @@ class DetectedAttention:
             return math.prod(lengths)
         return self.e.op("ReduceProd", self._lengths_of(level), keepdims=1)
 
-    def operands(self) -> list[Tensor]:
-        """Return value, levels, locations and weights."""
-        return [self.value(), self.levels(), self.locations(), self.weights()]
+    def call(self) -> AttentionCall:
+        return AttentionCall(
+            record=self._record,
+            value=self._value(),
+            levels=self._levels(),
+            locations=self._locations(),
+            weights=self._weights(),
+            has_level_axis=False,
+            is_per_query=self.attention.is_per_query,
+        )
 
-    def value(self) -> Tensor:
+    def _value(self) -> Tensor:
         """Return the value (B, S, H, D)."""
         e = self.e
         attention = self.attention
@@ -141,18 +148,25 @@ class DetectedAttention:
         pixels_first = e.transpose(e.concatenate(images, axis=2), [0, 2, 1])
         return e.unsqueeze(pixels_first, 2)
 
-    def levels(self) -> Tensor:
-        """Return (L, 1 + r): the number of points, and the spatial lengths, of each level."""
+    def _levels(self) -> Levels:
+        """Return the levels."""
         e = self.e
+        attention = self.attention
+        number = len(attention.levels)
         known = self._record.constants.get("levels")
         if known is not None:
-            return e.constant(known)
-        rows: list[DimLike] = []
-        for level in self.attention.levels:
-            rows += [level.points, self._lengths_of(level)]
-        return e.op("Reshape", e.shape(rows), e.row(len(self.attention.levels), -1))
+            lengths = e.constant(known[:, 1:])
+        else:
+            rows = e.concatenate([self._lengths_of(level) for level in attention.levels])
+            lengths = e.op("Reshape", rows, e.row(number, -1))
+        return Levels(
+            lengths=lengths,
+            known_lengths=lengths.constant,
+            number=number,
+            points=attention.points,
+        )
 
-    def locations(self) -> Tensor:
+    def _locations(self) -> Tensor:
         """Return the locations (B, Q, H, L, P, r) or (B, Q, H, P, r), from 0 to 1."""
         e = self.e
         attention = self.attention
@@ -174,7 +188,7 @@ class DetectedAttention:
         by_head = self._by_head(unit, perm=[1, 0, 2, 3], size=n_points * r)
         return e.op("Reshape", by_head, e.row(0, 0, 0, n_points, r))
 
-    def weights(self) -> Tensor:
+    def _weights(self) -> Tensor:
         """Return the weights (B, Q, H, L, P) or (B, Q, H, P).
 
         Weights (B, 1, H, P) are those of one query for all queries.

@@ -5,17 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from ...detection.match import Match
+from ...detection.records import NodeRecord
 from ...dialects.table import ATTENTION, TENSORRT_ATTENTION
-from ...graph.expressions import Expressions, Tensor
+from ...graph.expressions import Tensor
 from ...graph.new_names import Names
 from ...reference.arrays import Array
-from ..foreign_attention import ForeignOperands
+from ..attention_call import AttentionCall, AttentionSource, Levels
 from ..foreign_attention_facts import op_record
-from ..foreign_inputs import ForeignInputs
-from ..match_facts import constants_of
-from . import Replacement, with_operator
+from . import with_operator
 from .attention import AttentionTarget
-from .detected_attention import DetectedAttention
 
 #: The types of operands that the plugin is written for. It computes in float32 for bfloat16.
 _TYPES = ("float16", "bfloat16", "float32")
@@ -27,10 +25,12 @@ class TensorRTPluginsTarget(AttentionTarget):
     """TensorRT's plugin, for images of two axes with the same number of points on every level.
 
     Other nodes stay as they are. The value, the locations, the weights and the output of the plugin
-    have one type, float16 or float32.
+    have one type, float16 or float32. TensorRT checks the shapes of a node that it replaces.
     """
 
     name = TENSORRT_ATTENTION.name
+    replaces_decomposed = False
+    fuses = True
 
     def needs_expansion(self, match: Match) -> bool:
         return match.record.operator == ATTENTION and super().needs_expansion(match)
@@ -43,64 +43,51 @@ class TensorRTPluginsTarget(AttentionTarget):
         if match.is_foreign_attention:
             if match.node.op_type == TENSORRT_ATTENTION.op_type:
                 return False
-            return record.error is not None or bool(_plugin_type(match))
+            return record.error is not None or bool(_plugin_type(op_record(match)))
         attention = match.detected_attention
         if attention is None or attention.r != 2 or len({*attention.points}) != 1:
             return False
         if attention.points[0] == 0:
             return False  # :meth:`write` has Reshapes to the number of points, which cannot be 0
         has_levels = "levels" in record.constants
-        return record.align_corners == 0 and has_levels and bool(_plugin_type(match))
+        return record.align_corners == 0 and has_levels and bool(_plugin_type(record))
 
-    def replacement_for(self, match: Match, names: Names) -> Replacement:
-        if not match.is_foreign_attention:
-            return super().replacement_for(match, names)
-        return self._plugin_for_node(match, names)
-
-    def _plugin_for_node(self, match: Match, names: Names) -> Replacement:
-        """Return the plugin that replaces another package's node. TensorRT checks the shapes."""
-        signature = match.foreign_signature
-        assert signature is not None
-        output = match.record.output
-        e = Expressions(output, match.opset, names=names)
-        foreign_inputs = ForeignInputs(match, signature, e)
-        operands = ForeignOperands(foreign_inputs).operands()
-        lengths = _lengths(foreign_inputs)
-        starts = _starts(foreign_inputs, lengths)
-        inputs = [operands.value, lengths, starts, operands.locations, operands.weights]
-        if signature.is_by_head:
-            result = _plugin(match, names, inputs, output)
-        else:
-            by_head = _plugin(match, names, inputs, names.new(f"{output}_by_head"))
-            result = e.op("Reshape", by_head, e.row(0, 0, -1))
-        return Replacement(e.finish(result, output), superseded=constants_of(match))
-
-    def op(self, match: Match, detected: DetectedAttention, output: str, names: Names) -> Tensor:
-        attention = detected.attention
-        e = detected.e
-        lengths = match.record.constants["levels"][:, 1:]
-        points = (len(attention.points), attention.points[0])
-        locations = e.op("Reshape", detected.locations(), e.row(0, 0, 0, *points, 2))
-        weights = e.op("Reshape", detected.weights(), e.row(0, 0, 0, *points))
-        if not attention.is_per_query:
+    def output(
+        self, match: Match, source: AttentionSource, call: AttentionCall, names: Names
+    ) -> Tensor:
+        e = source.e
+        levels = call.levels
+        locations = call.locations
+        weights = call.weights
+        if not call.has_level_axis:
+            assert levels.points is not None
+            axes = (len(levels.points), levels.points[0])
+            locations = e.op("Reshape", locations, e.row(0, 0, 0, *axes, 2))
+            weights = e.op("Reshape", weights, e.row(0, 0, 0, *axes))
+        if not call.is_per_query:
             # They may be those of one query for all.
             weights = e.expand(weights, [1, e.lengths(locations, 1), 1, 1, 1])
-        inputs = [
-            detected.value(),
-            e.constant(lengths, "int32"),
-            e.constant(_starts_of(lengths), "int32"),
-            locations,
-            weights,
-        ]
-        by_head = _plugin(match, names, inputs, names.new(f"{output}_by_head"))
-        return e.op("Reshape", by_head, e.row(0, 0, attention.heads * attention.channels))
+        if levels.known_lengths is not None:
+            lengths = e.constant(levels.known_lengths, "int32")
+        else:
+            lengths = levels.lengths.astype("int32")
+        inputs = [call.value, lengths, _starts(levels, lengths), locations, weights]
+        if source.is_by_head:
+            return _plugin(match, call, names, inputs, match.record.output)
+        by_head = _plugin(match, call, names, inputs, names.new(f"{match.record.output}_by_head"))
+        channels = -1
+        if match.detected_attention is not None:
+            channels = match.detected_attention.heads * match.detected_attention.channels
+        return source.output(e.op("Reshape", by_head, e.row(0, 0, channels)), call)
 
 
-def _plugin(match: Match, names: Names, inputs: list[Tensor], output: str) -> Tensor:
+def _plugin(
+    match: Match, call: AttentionCall, names: Names, inputs: list[Tensor], output: str
+) -> Tensor:
     """Return the output of the plugin, with Casts that give its inputs and its output one type."""
-    e = inputs[0].owner
-    plugin_type = _plugin_type(match)
-    operand_types = _operand_types(match)
+    e = call.value.owner
+    plugin_type = _plugin_type(call.record)
+    operand_types = _operand_types(call.record)
     for index, type_name in zip(_FLOAT_INPUTS, operand_types, strict=True):
         inputs[index] = e.input(e.name_of(inputs[index]), type_name).astype(plugin_type)
     value_type = operand_types[0]
@@ -119,32 +106,22 @@ def _starts_of(lengths: Array) -> Array:
     return np.cumsum(areas) - areas
 
 
-def _lengths(inputs: ForeignInputs) -> Tensor:
-    """Return the height and the width of each level, (L, 2), as int32."""
-    table = inputs.known_level_table
-    if table is not None:
-        return inputs.e.constant(table, "int32")
-    return inputs.level_table.astype("int32")
-
-
-def _starts(inputs: ForeignInputs, lengths: Tensor) -> Tensor:
+def _starts(levels: Levels, lengths: Tensor) -> Tensor:
     """Return the first pixel of each level, (L,), as int32."""
-    e = inputs.e
-    known_starts = inputs.known_starts
-    table = inputs.known_level_table
-    if inputs.starts is None and table is not None:
-        known_starts = _starts_of(table)
-    if known_starts is not None:
-        return e.constant(known_starts, "int32")
-    if inputs.starts is not None:
-        return inputs.starts.astype("int32")
+    e = lengths.owner
+    starts = levels.known_starts
+    if levels.starts is None and levels.known_lengths is not None:
+        starts = _starts_of(levels.known_lengths)
+    if starts is not None:
+        return e.constant(starts, "int32")
+    if levels.starts is not None:
+        return levels.starts.astype("int32")
     areas = e.gather(lengths, 0, axis=1) * e.gather(lengths, 1, axis=1)
     return e.op("CumSum", areas, e.constant(0), exclusive=1)
 
 
-def _operand_types(match: Match) -> list[str]:
+def _operand_types(record: NodeRecord) -> list[str]:
     """Return the types of value, locations and weights; an empty name if a type is not known."""
-    record = op_record(match) if match.is_foreign_attention else match.record
     types = []
     for name in ("value", "sampling_locations", "attention_weights"):
         known_types = record.types[name]
@@ -153,9 +130,9 @@ def _operand_types(match: Match) -> list[str]:
     return types
 
 
-def _plugin_type(match: Match) -> str:
-    """Return the type of a plugin for ``match``; empty if there is none, or types are unknown."""
-    types = {*_operand_types(match)}
+def _plugin_type(record: NodeRecord) -> str:
+    """Return the type of a plugin for an op; empty if there is none, or types are unknown."""
+    types = {*_operand_types(record)}
     if not types <= {*_TYPES}:
         return ""
     return "float16" if types == {"float16"} else "float32"
