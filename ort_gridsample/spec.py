@@ -168,6 +168,10 @@ class OpSpec:
         infers_shape: whether the compiled op infers the shape of its output. That of an AffineGrid
             depends on the values of its size, and a shape with an unknown length needs a name for
             it.
+        fused_type: the type of the nodes of the compiled op of a GridSample that is fused with a
+            node of the operator. Empty if there is no such op, as for operators that compute no
+            grid.
+        fused_implementation: the implementation of that op.
     """
 
     name: str
@@ -178,6 +182,8 @@ class OpSpec:
     implementation: str
     same_types: Mapping[str, str] = field(default_factory=dict)
     infers_shape: bool = True
+    fused_type: str = ""
+    fused_implementation: str = ""
 
     @property
     def newest(self) -> Version:
@@ -210,6 +216,8 @@ _OP_SPECS = (
         compiled_type="CompiledAffineGrid",
         implementation="affine.IMPLEMENTATION",
         infers_shape=False,
+        fused_type="FusedGridSample",
+        fused_implementation="affine.FUSED_IMPLEMENTATION",
     ),
     OpSpec(
         name="DeformableAttention",

@@ -16,7 +16,6 @@ from .. import spec
 from ..errors import GridSampleError
 from ..reference.arrays import Array
 from . import validation
-from .affine import affine_grid
 
 #: The names of inputs -> the elements of those that are constants.
 Constants = Mapping[str, Array]
@@ -29,7 +28,6 @@ class GridOperator:
     """What is specific to an operator that computes a grid.
 
     Attributes:
-        function: the operator on arrays.
         fused_inputs: its inputs in the order in which the fused op reads them behind X. All types
             of the first of them are the same.
         fused_prefix: the prefix of its attributes on a fused op.
@@ -42,7 +40,6 @@ class GridOperator:
             lengths that are unknown, and constant inputs.
     """
 
-    function: Callable[..., Array]
     fused_inputs: tuple[str, str]
     fused_prefix: str
     count_axes: Callable[[InputShapes], int | None]
@@ -114,7 +111,6 @@ def _affine_test_inputs(
 #: The name of an operator -> what is specific to it.
 GRID_OPERATORS: Mapping[str, GridOperator] = {
     "AffineGrid": GridOperator(
-        function=affine_grid,
         fused_inputs=("size", "theta"),
         fused_prefix="affine_grid_",
         count_axes=_count_affine_axes,
