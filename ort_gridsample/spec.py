@@ -172,6 +172,8 @@ class OpSpec:
             node of the operator. Empty if there is no such op, as for operators that compute no
             grid.
         fused_implementation: the implementation of that op.
+        grid_operator: what is specific to an operator that computes a grid: a module of
+            :mod:`ort_gridsample.functions`, and a name in this module.
     """
 
     name: str
@@ -184,6 +186,7 @@ class OpSpec:
     infers_shape: bool = True
     fused_type: str = ""
     fused_implementation: str = ""
+    grid_operator: str = ""
 
     @property
     def newest(self) -> Version:
@@ -218,6 +221,7 @@ _OP_SPECS = (
         infers_shape=False,
         fused_type="FusedGridSample",
         fused_implementation="affine.FUSED_IMPLEMENTATION",
+        grid_operator="affine.GRID_OPERATOR",
     ),
     OpSpec(
         name="DeformableAttention",
