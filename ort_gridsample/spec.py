@@ -168,6 +168,12 @@ class OpSpec:
         infers_shape: whether the compiled op infers the shape of its output. That of an AffineGrid
             depends on the values of its size, and a shape with an unknown length needs a name for
             it.
+        fused_type: the type of the nodes of the compiled op of a GridSample that is fused with a
+            node of the operator. Empty if there is no such op, as for operators that compute no
+            grid.
+        fused_implementation: the implementation of that op.
+        grid_operator: what is specific to an operator that computes a grid: a module of
+            :mod:`ort_gridsample.functions`, and a name in this module.
     """
 
     name: str
@@ -178,6 +184,9 @@ class OpSpec:
     implementation: str
     same_types: Mapping[str, str] = field(default_factory=dict)
     infers_shape: bool = True
+    fused_type: str = ""
+    fused_implementation: str = ""
+    grid_operator: str = ""
 
     @property
     def newest(self) -> Version:
@@ -210,6 +219,9 @@ _OP_SPECS = (
         compiled_type="CompiledAffineGrid",
         implementation="affine.IMPLEMENTATION",
         infers_shape=False,
+        fused_type="FusedGridSample",
+        fused_implementation="affine.FUSED_IMPLEMENTATION",
+        grid_operator="affine.GRID_OPERATOR",
     ),
     OpSpec(
         name="DeformableAttention",

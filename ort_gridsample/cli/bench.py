@@ -16,7 +16,7 @@ import onnxruntime
 from .. import spec
 from ..custom_ops.plain_session import PLAIN_SESSION
 from ..dialects.registry import dialects
-from ..dialects.table import COMPILED, FUSED
+from ..dialects.table import COMPILED, FUSED_TYPES
 from ..errors import GridSampleError, one_line, shortened_names
 from ..functions.cores import get_core
 from ..reference.arrays import Array
@@ -40,7 +40,7 @@ _CPU = ["CPUExecutionProvider"]
 _COMPILED_DIALECTS = [dialect for dialect in dialects() if dialect.name == COMPILED]
 #: Compiled op -> its operator.
 _OPERATORS = {dialect.op_type: dialect.operator for dialect in _COMPILED_DIALECTS}
-_OPERATORS[FUSED] = "GridSample"
+_OPERATORS |= dict.fromkeys(FUSED_TYPES, "GridSample")
 #: The number of runs under the profiler, after WARM_UP runs that do not count.
 PROFILED_RUNS = 7
 WARM_UP = 2

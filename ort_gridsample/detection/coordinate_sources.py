@@ -1,9 +1,8 @@
-"""Where a GridSample has its coordinates from.
+"""What a GridSample computes its coordinates from, if it is fused with the nodes of its grid.
 
-A grid is an input. Or the op computes the coordinates itself, in place of nodes that compute a grid
-for this GridSample only: the source is then an operator that computes a grid, or a program for each
-coordinate. :mod:`.fusion` finds these two sources, and a target for the op writes them. A source
-states what the op of the GridSample reads, and how it is written.
+The source of its coordinates is then a node of an operator that computes a grid, or a program for
+each coordinate. :mod:`.fusion` finds the source. It states what the compiled op reads and which
+attributes the op has, for all that write, compile or create the op.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from .. import spec
 from ..dialects.table import FUSED
@@ -22,22 +21,24 @@ from .programs import Program, Scalar, encode
 
 if TYPE_CHECKING:
     from .match import Match
-    from .records import NodeRecord
 
 
 class CoordinateSource(ABC):
     """What a GridSample computes its coordinates from.
 
     Attributes:
-        operator: the operator of the compiled op of a GridSample with this source.
         nodes: the indices of the nodes to fuse except ``absorbed``, and of the Constants that they
             read.
         fused_names: the names of all nodes to fuse, in order.
     """
 
-    operator: ClassVar[str] = FUSED
     nodes: tuple[int, ...]
     fused_names: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def operator(self) -> str:
+        """The name in the catalog of the compiled op of a GridSample with this source."""
 
     @property
     def absorbed(self) -> Match | None:
@@ -66,32 +67,12 @@ class CoordinateSource(ABC):
     @property
     @abstractmethod
     def input_types(self) -> list[tuple[str, ...]]:
-        """The types that the second and the third input may have. A grid has no third."""
+        """The types that the second and the third input of the op may have."""
 
     @property
     def attributes(self) -> Mapping[str, str | list[int]]:
         """The attributes of the op, besides those of the GridSample and of ``absorbed``."""
         return {}
-
-
-@dataclass(frozen=True)
-class GridInput(CoordinateSource):
-    """A grid, which the GridSample reads.
-
-    Attributes:
-        sample: the GridSample.
-    """
-
-    operator: ClassVar[str] = "GridSample"
-    sample: NodeRecord
-
-    @property
-    def inputs(self) -> list[str]:
-        return [self.sample.values["grid"]]
-
-    @property
-    def input_types(self) -> list[tuple[str, ...]]:
-        return [self.sample.types["grid"]]
 
 
 @dataclass(frozen=True)
@@ -108,6 +89,10 @@ class OperatorSource(CoordinateSource):
     fused_names: tuple[str, ...]
     match: Match
     cast_type: str = ""
+
+    @property
+    def operator(self) -> str:
+        return spec.OP_SPECS[self.match.record.operator].fused_type
 
     @property
     def absorbed(self) -> Match:
@@ -148,6 +133,10 @@ class ProgramSource(CoordinateSource):
     fused_names: tuple[str, ...]
     type: str
     programs: tuple[Program, ...]
+
+    @property
+    def operator(self) -> str:
+        return FUSED
 
     @cached_property
     def sources(self) -> list[str]:

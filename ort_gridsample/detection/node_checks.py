@@ -8,7 +8,7 @@ import onnx
 
 from .. import spec
 from ..dialects.registry import attention_signature
-from ..dialects.table import ATTENTION, COMPILED_DOMAIN, FUSED
+from ..dialects.table import ATTENTION, COMPILED_DOMAIN, FUSED_TYPES
 from ..errors import GridSampleError, where_node
 from ..functions import validation
 from ..functions.grid_operators import GRID_OPERATORS
@@ -37,10 +37,11 @@ def fused_nodes(all_scopes: Iterable[Scope]) -> Iterator[tuple[Scope, onnx.NodeP
     Such a node is in models that onnxruntime saved. It lacks the nodes that computed its grid.
     """
     for scope in all_scopes:
-        if FUSED in scope.op_types:
-            for node in scope:
-                if (node.domain, node.op_type) == (COMPILED_DOMAIN, FUSED):
-                    yield scope, node
+        if FUSED_TYPES.isdisjoint(scope.op_types):
+            continue
+        for node in scope:
+            if node.domain == COMPILED_DOMAIN and node.op_type in FUSED_TYPES:
+                yield scope, node
 
 
 def check_no_fused_nodes(all_scopes: Iterable[Scope]) -> None:
@@ -53,7 +54,9 @@ def check_no_fused_nodes(all_scopes: Iterable[Scope]) -> None:
         label = attribute_named(node, "node")
         name = label.s.decode() if label is not None else display_name(node)
         found = "saved by a session that fused this node"
-        raise GridSampleError(where_node(FUSED, name), "the model", found, _WITHOUT_FUSED_NODES)
+        raise GridSampleError(
+            where_node(node.op_type, name), "the model", found, _WITHOUT_FUSED_NODES
+        )
 
 
 def fault_of(

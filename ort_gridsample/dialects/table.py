@@ -86,13 +86,18 @@ COMPILED: Final = "compiled"
 COMPILED_DOMAIN: Final = "ort_gridsample.compiled"
 #: The operator that is equivalent to several GridSamples and the weighted sum of their outputs.
 ATTENTION: Final = "DeformableAttention"
-#: The compiled op for a GridSample and the nodes that compute its grid. Only sessions write it.
+#: The compiled op for a GridSample and the nodes that compute its grid by arithmetic. Only sessions
+#: write it.
 FUSED: Final = "FusedGridSample"
+#: The compiled ops for a GridSample and the nodes that compute its grid.
+FUSED_TYPES: Final = frozenset(
+    {FUSED, *(operator.fused_type for operator in spec.OP_SPECS.values() if operator.fused_type)}
+)
 
 #: Operator -> the type of its compiled op.
 COMPILED_TYPES: Final = {
     **{name: operator.compiled_type for name, operator in spec.OP_SPECS.items()},
-    FUSED: FUSED,
+    **{name: name for name in FUSED_TYPES},
 }
 
 #: The domain of standard sampling nodes while the opset of their model is converted. They have the

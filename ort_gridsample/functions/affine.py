@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import spec
+from ..errors import GridSampleError
 from ..reference import affine
 from ..reference.arrays import Array, native_dtype
 from ..reference.plan import type_name
 from ..system.num_threads import resolve_num_threads
 from . import validation
+from .grid_operators import Constants, GridOperator, InputShapes, length_of
 
 S = TypeVar("S", bound=np.generic)
 
@@ -95,3 +97,66 @@ def affine_grid(
     except MemoryError as error:
         raise validation.memory_error(where, error) from error
     return grid
+
+
+# --- AffineGrid in models ---
+
+
+def _count_affine_axes(shapes: InputShapes) -> int | None:
+    theta, size = shapes
+    rows = length_of(theta, 1)  # theta is (N, r, r + 1)
+    if rows is not None:
+        return rows
+    row_length = length_of(theta, 2)
+    if row_length is not None:
+        return row_length - 1
+    size_length = length_of(size, 0)  # size is N, C and r lengths
+    return None if size_length is None else size_length - 2
+
+
+def _check_affine_grid(where: str, shapes: InputShapes, constants: Constants) -> None:
+    """Check the shapes of an AffineGrid's inputs, and the values of a constant size."""
+    theta, size = shapes
+    validation.check_affine_grid_shapes(where, theta, _constant_row(constants, "size"))
+    if not validation.may_match(size, (4,)) and not validation.may_match(size, (5,)):
+        found = f"of shape {validation.format_shape(size or ())}"
+        raise GridSampleError(where, "size", found, "4 or 5 numbers")
+
+
+def _affine_grid_shape(constants: Constants) -> list[spec.Dim] | None:
+    numbers = _constant_row(constants, "size")
+    return None if numbers is None else [numbers[0], *numbers[2:], len(numbers) - 2]
+
+
+def _constant_row(constants: Constants, name: str) -> list[int] | None:
+    """Return the numbers of a constant of one axis; None if there is none."""
+    constant = constants.get(name)
+    return constant.tolist() if constant is not None and constant.ndim == 1 else None
+
+
+def _affine_test_shapes(shapes: InputShapes, n_axes: int) -> list[list[spec.Dim]]:
+    return [list(shapes[0] or (None, n_axes, n_axes + 1)), [n_axes + 2]]
+
+
+def _affine_test_inputs(
+    shapes: Sequence[Sequence[spec.Dim]], size: Sequence[int], constants: Constants
+) -> list[Array]:
+    n, *other_lengths = constants["size"].tolist() if "size" in constants else size
+    batch = shapes[0][0]
+    if isinstance(batch, int):
+        n = batch
+    r = len(size) - 2
+    theta = np.random.default_rng(0).random((n, r, r + 1))
+    return [theta, np.array([n, *other_lengths], np.int64)]
+
+
+#: What is specific to AffineGrid.
+GRID_OPERATOR = GridOperator(
+    fused_inputs=("size", "theta"),
+    fused_prefix="affine_grid_",
+    count_axes=_count_affine_axes,
+    check=_check_affine_grid,
+    grid_shape=_affine_grid_shape,
+    test_shapes=_affine_test_shapes,
+    test_inputs=_affine_test_inputs,
+)

@@ -22,6 +22,7 @@ from pathlib import Path
 import onnx
 
 from .. import spec, versions
+from ..custom_ops.compiled_ops.catalog import OPS
 from ..custom_ops.compiled_ops.linking import MACHINES, Machine, linker, run
 from ..custom_ops.provider import ep_api
 from ..detection.find import find_matches
@@ -352,15 +353,13 @@ def _needed_by_fused_nodes(
     inference = Inference(model, all_scopes, None, names)
     for scope, node in nodes:
         attributes = {attribute.name: attribute for attribute in node.attribute}
-        source = "grid" if "coordinates" in attributes else "theta"
-        all_types = {"X": spec.newest("GridSample").types["X"], source: spec.FLOATS}
-        for (name, types), value in zip(all_types.items(), node.input[::2], strict=False):
-            known_type = inference.value_in_all_calls(scope, value).type
-            yield name, [known_type] if known_type else types
-        mode = attributes["mode"].s.decode() if "mode" in attributes else "linear"
-        yield "mode", [mode]
-        if source == "theta":
-            yield "size", ["int64"]
+        has_programs = "coordinates" in attributes
+        for op in OPS:
+            if op.op_type == node.op_type and has_programs == ("scalars" in op.inputs):
+                for index, (name, value) in enumerate(zip(op.inputs, node.input, strict=False)):
+                    known_type = inference.value_in_all_calls(scope, value).type
+                    yield name, [known_type] if known_type else [row[index] for row in op.types]
+        yield "mode", [attributes["mode"].s.decode() if "mode" in attributes else "linear"]
 
 
 # --- Compilation ---

@@ -14,6 +14,7 @@ from onnx import helper
 from .. import spec
 from ..detection.records import NodeRecord, n_spatial_axes
 from ..functions.grid_operators import GRID_OPERATORS
+from ..functions.operators import function_of
 from ..inference.one_node import one_node_feeds, one_node_model
 from ..inference.trial import NodeData, Trial, sampling_data
 from ..inference.types import TypeAndShape
@@ -134,13 +135,14 @@ def _grid_operator_data(
 ) -> CaseData:
     """Return the test data of an operator that computes a grid: its inputs, and the grid."""
     operator = GRID_OPERATORS[record.operator]
+    function = function_of(record.operator)
     align_corners = bool(record.possible_attributes["align_corners"])
     shapes = operator.test_shapes((case[0].shape, case[1].shape), n_axes)
 
     def make_arrays() -> NodeData:
         size = [_BATCH, _CHANNELS, *_Y_LENGTHS[:n_axes]]
         first, second = operator.test_inputs(shapes, size, record.constants)
-        return NodeData(first, second, operator.function(first, second, align_corners))
+        return NodeData(first, second, function(first, second, align_corners))
 
     return CaseData(shapes, make_arrays)
 

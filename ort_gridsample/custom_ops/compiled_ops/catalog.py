@@ -26,6 +26,7 @@ from ...dialects.table import (
     OPENMMLAB,
     AttentionSignature,
 )
+from ...functions.grid_operators import GRID_OPERATORS
 from ...kernels.tap_plans import COMPILED_MODES
 from .c_api import ELEMENT_TYPES
 
@@ -218,21 +219,28 @@ def _operator_op(operator: spec.OpSpec) -> Op:
 
 
 _X_TYPES, _GRID_TYPES = spec.newest("GridSample").types.values()
-_THETA_TYPES, _SIZE_TYPES = spec.newest("AffineGrid").types.values()
 _X_AND_PROGRAM = product(_combinations(_X_TYPES), programs.TYPES)
 #: The types of X, of the scalars and of the sources, which are of one type.
 _PROGRAM_TYPES = tuple((*X, type_, type_) for X, type_ in _X_AND_PROGRAM)
 
+
+def _fused_op(operator: spec.OpSpec) -> Op:
+    """Return the compiled op of a GridSample that is fused with a node of ``operator``."""
+    inputs = GRID_OPERATORS[operator.name].fused_inputs
+    types = operator.newest.types
+    return Op(
+        operator.fused_type,
+        operator.fused_implementation,
+        ("X", *inputs),
+        _combinations(_X_TYPES, *(types[name] for name in inputs)),
+        variadic=2,
+    )
+
+
 # A fused op first reads what its sources have in common: the size, or the scalars of its programs.
 OPS = (
     *map(_operator_op, spec.OP_SPECS.values()),
-    Op(
-        FUSED,
-        "affine.FUSED_IMPLEMENTATION",
-        ("X", "size", "theta"),
-        _combinations(_X_TYPES, _SIZE_TYPES, _THETA_TYPES),
-        variadic=2,
-    ),
+    *(_fused_op(spec.OP_SPECS[name]) for name in GRID_OPERATORS),
     Op(
         FUSED,
         "program_grids.IMPLEMENTATION",
