@@ -38,7 +38,7 @@ class NodeInfos:
         )
         size = last + ctypes.sizeof(word)
         self._table = ctypes.create_string_buffer(ctypes.string_at(api, size), size)
-        replacements = {
+        replacements: dict[str, Callable[..., int]] = {
             "KernelInfoGetAttribute_int64": self._get_integer,
             "KernelInfoGetAttribute_string": self._get_text,
             "KernelInfoGetAttributeArray_int64": self._get_integers,
