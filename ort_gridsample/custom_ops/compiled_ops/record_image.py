@@ -16,7 +16,8 @@ from .catalog import Fields
 from .structs import TEXT
 
 _WORD = struct.Struct("<q")
-_POINTER = np.dtype([("address", np.int64)])
+_INT64 = np.dtype(np.int64)
+_POINTER = np.dtype([("address", _INT64)])
 
 
 class Relocation(int):
@@ -85,7 +86,7 @@ class RecordImage:
         for name, value in fields.items():
             field_dtype, field_offset = dtype_fields[name]
             start = offset + field_offset
-            if type(value) is int and field_dtype == np.int64:  # most fields
+            if type(value) is int and field_dtype is _INT64:  # most fields
                 _WORD.pack_into(self.data, start, value)
             elif isinstance(value, Relocation):
                 self.relocations[start] = value
