@@ -114,7 +114,7 @@ def _defer_in_extension_class(
     is_deferring = IdentityMap[bool]()
 
     def wrap(name: str) -> None:
-        method = _unwrapped(getattr(extension_class, name))  # it cannot be hashed
+        method = unwrapped(getattr(extension_class, name))
 
         @wraps(method)
         def wrapper(instance: Any, *args: Any, **kwargs: Any) -> Any:
@@ -146,13 +146,8 @@ def _wrap_method(name: str, is_deferring: Callable[..., bool]) -> None:
     setattr(PLAIN_SESSION, name, wrapper)
 
 
-@cache
 def unwrapped(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return the method of onnxruntime's class that ``method`` wraps, or ``method`` itself."""
-    return _unwrapped(method)
-
-
-def _unwrapped(method: Callable[..., Any]) -> Callable[..., Any]:
     wrapper, original = getattr(method, _UNWRAPPED, (method, method))
     # A wrapper of another package that copied the attributes of ours is not unwrapped.
     return original if wrapper is method else method

@@ -104,8 +104,8 @@ class Scope:
     """One list of nodes: the main graph, the body of an If, Loop or Scan, or a function.
 
     The cached properties are read once, because Python takes longer to read a node than
-    onnxruntime takes to load it. :meth:`replace_nodes` updates them. They do not follow other
-    changes.
+    onnxruntime takes to load it. :meth:`replace_nodes` updates them, and the readers in the scopes
+    around this one. They do not follow other changes.
 
     Attributes:
         path: where the scope is in the model, as errors write it; empty for the main graph.
@@ -182,10 +182,6 @@ class Scope:
         readers.pop("", None)  # the name of an input that a node leaves out
         return readers
 
-    def forget_readers(self) -> None:
-        """Forget :attr:`readers`, because nodes of a graph in this scope changed."""
-        self.__dict__.pop("readers", None)
-
     @property
     def output_names(self) -> list[str]:
         """The names of the outputs of the graph or function."""
@@ -258,6 +254,11 @@ class Scope:
         for name in _DERIVED:
             self.__dict__.pop(name, None)
         self._replace_bodies(replacements)
+        # Nodes around this scope read what its nodes read.
+        parent = self.parent
+        while parent is not None:
+            parent.__dict__.pop("readers", None)
+            parent = parent.parent
 
     def _replace_bodies(self, replacements: Mapping[int, Sequence[onnx.NodeProto]]) -> None:
         """Move the bodies of nodes that stay, and read those of new nodes."""

@@ -123,7 +123,6 @@ def drop_unread_constants(constants: Iterable[tuple[Scope, str]]) -> None:
     for scope, name in constants:
         names_by_scope.setdefault(id(scope), (scope, set()))[1].add(name)
     for scope, names in names_by_scope.values():
-        scope.forget_readers()  # nodes of the graphs in it may have changed
         unread = names - scope.readers.keys()
         if not unread:
             continue

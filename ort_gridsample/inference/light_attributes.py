@@ -66,10 +66,14 @@ def constant_type(attribute: onnx.AttributeProto) -> onnx.TypeProto:
     return weight_type(_ROW_TYPES.get(attribute.name, onnx.TensorProto.STRING), 0)
 
 
-@lru_cache
 def weight_type(number: int, *dims: int) -> onnx.TypeProto:
     """Return the type of a weight. It must not be changed."""
     # The length of a 1-D weight is left open, so that inference does not follow its elements as
     # those of a shape.
-    shape = dims if len(dims) > 1 else [None] * len(dims)
-    return helper.make_tensor_type_proto(number, shape)
+    return tensor_type(number, *(dims if len(dims) > 1 else [None] * len(dims)))
+
+
+@lru_cache(maxsize=1024)  # a model has thousands of initializers, and few types
+def tensor_type(number: int, *dims: int | None) -> onnx.TypeProto:
+    """Return the type of a tensor. It must not be changed."""
+    return helper.make_tensor_type_proto(number, dims)

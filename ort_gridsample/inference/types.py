@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import onnx
@@ -19,6 +19,7 @@ from ..graph.element_types import type_of
 from ..graph.scope import Scope, with_bodies
 from ..spec import Dim, Shape
 from .backward_slice import BackwardSlice, NamesByScope
+from .light_attributes import tensor_type
 from .probe import Probe
 from .probed_types import add_probed_types, has_type, nodes_of_unknown_outputs
 from .slice_declarations import Types, clear_shapes
@@ -26,6 +27,12 @@ from .slice_declarations import Types, clear_shapes
 logger = logging.getLogger("ort_gridsample")
 #: The longest 1-D value whose elements inference follows. A longer one cannot be a shape.
 MAX_ROW = 1 << 16
+#: ONNX's number of a type -> its name. :data:`ort_gridsample.spec.TYPES` lacks some.
+_TYPE_NAMES = {
+    number: type_of(number) or name.lower()
+    for name, number in onnx.TensorProto.DataType.items()
+    if number != onnx.TensorProto.UNDEFINED
+}
 T = TypeVar("T")
 
 
@@ -167,7 +174,7 @@ def value_of(proto: onnx.TypeProto) -> TypeAndShape:
     """Return the type and the shape in a ``TypeProto``."""
     tensor = proto.tensor_type  # of another type than a tensor: an empty message
     shape = tuple(map(_length_of, tensor.shape.dim)) if tensor.HasField("shape") else None
-    return TypeAndShape(_type_name(tensor.elem_type), shape)
+    return TypeAndShape(_TYPE_NAMES.get(tensor.elem_type), shape)
 
 
 def length_at(shape: Sequence[T] | None, axis: int) -> T | None:
@@ -183,18 +190,6 @@ def _length_of(dim: onnx.TensorShapeProto.Dimension) -> Dim:
         return int(number)
     is_text = isinstance(dim.dim_param, str)  # if it is not UTF-8, protobuf returns bytes
     return dim.dim_param if is_text and dim.dim_param else None
-
-
-@cache
-def _type_name(elem_type: int) -> str | None:
-    """Return the name of an ONNX type, which this package may lack; None if it is undefined."""
-    known = type_of(elem_type)
-    if known:
-        return known
-    is_listed = elem_type in onnx.TensorProto.DataType.values()
-    if not is_listed or elem_type == onnx.TensorProto.UNDEFINED:
-        return None
-    return onnx.TensorProto.DataType.Name(elem_type).lower()
 
 
 class _TypedModel:
@@ -226,7 +221,7 @@ class _TypedModel:
                 types[name] = value.type
         for tensor in self.model.graph.initializer:  # even if value_info has another type
             if requested is None or tensor.name in requested:
-                types[tensor.name] = _tensor_type(tensor.data_type, *tensor.dims)
+                types[tensor.name] = tensor_type(tensor.data_type, *tensor.dims)
         return types
 
     @property
@@ -386,12 +381,6 @@ def _are_complete(types: Types, requested: Collection[str]) -> bool:
             if not dim.HasField("dim_value"):
                 return False
     return True
-
-
-@lru_cache(maxsize=1024)
-def _tensor_type(elem_type: int, *dims: int) -> onnx.TypeProto:
-    """Return the type of an initializer. It must not be changed."""
-    return helper.make_tensor_type_proto(elem_type, dims)
 
 
 def _has_rank(name: str, types: Mapping[str, onnx.TypeProto]) -> bool:

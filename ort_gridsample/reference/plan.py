@@ -29,7 +29,6 @@ class Plan:
 _SUM_FUNCTIONS = {"b": sums.sum_bools, "i": sums.sum_integers, "u": sums.sum_integers}
 
 
-@lru_cache(maxsize=256)
 def plan_for(
     dtype: np.dtype[np.generic],
     mode: str,

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
 from itertools import takewhile
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -202,8 +201,8 @@ def _rewrite(model: onnx.ModelProto, target: Target) -> bool:
     return bool(replaced)
 
 
-@cache
 def _devices() -> str:
+    """Return the devices. A provider that is registered later adds some."""
     with suppress(Exception):  # onnxruntime before 1.22, or a provider that fails
         devices = onnxruntime.get_ep_devices()
         return repr(sorted((d.ep_name, d.device.vendor, d.device.device_id) for d in devices))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from ..detection.match import Match
 from ..detection.node_checks import reason_of, reason_of_attention
@@ -90,9 +89,9 @@ class DecisionContext:
     op_targets: OpTargets
     fuses_grids: bool = True
 
-    @cached_property
+    @property
     def no_compiled_ops_reason(self) -> str:
-        """Why the session has no compiled ops. Computed when needed, because it imports Numba."""
+        """Why the session has no compiled ops. The first call imports Numba."""
         return compiled_ops_unavailable_reason()
 
 

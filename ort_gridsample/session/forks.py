@@ -16,6 +16,7 @@ from typing import Any
 from weakref import ref
 
 import onnxruntime
+from onnxruntime.capi import _pybind_state
 
 from ..custom_ops.plain_session import PLAIN_SESSION as _PLAIN_SESSION
 from ..system.process import keep_forever
@@ -83,6 +84,17 @@ def track_attribute(name: str, value: Any) -> None:
     """Track ``value`` if ``name`` is the attribute that holds the C session of a session."""
     if name == "_sess" and value is not None:
         track(value)
+
+
+def loaded_session(model: bytes, options: onnxruntime.SessionOptions) -> Any:
+    """Return a C session (``_sess``) that is not initialized for runs, and track it.
+
+    Raises:
+        Exception: onnxruntime's error if it refuses the model.
+    """
+    session = _pybind_state.InferenceSession(options, model, False, False)
+    track(session)
+    return session
 
 
 def cpu_session(model: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:

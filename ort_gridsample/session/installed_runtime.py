@@ -7,7 +7,6 @@ import onnxruntime
 from ..inference.runtime_probe import OutputType, RuntimeProbe
 from ..reference.arrays import Array
 from . import forks
-from .options import load_model
 
 
 class InstalledRuntime:
@@ -33,7 +32,7 @@ class InstalledRuntime:
 
         The model is not initialized for runs. That needs the schemas of operators, and no kernels.
         """
-        session = load_model(quiet_options(), model)
+        session = forks.loaded_session(model, quiet_options())
         types = list[OutputType]()
         for output in session.outputs_meta:
             element_type = output.type.removeprefix("tensor(").removesuffix(")")

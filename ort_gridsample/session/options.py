@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper
-from onnxruntime.capi import _pybind_state
 
 from ..custom_ops.python_ops import extensions
 from ..custom_ops.signals import with_signals_deferred
@@ -85,9 +84,7 @@ def _load_model(options: onnxruntime.SessionOptions, model: bytes) -> Any:
         is_profiling = options.enable_profiling
         try:
             options.enable_profiling = False  # it would write a file
-            session = _pybind_state.InferenceSession(options, model, False, False)
-            forks.track(session)
-            return session
+            return forks.loaded_session(model, options)
         finally:
             options.enable_profiling = is_profiling
 

@@ -148,6 +148,15 @@ def test_replacing_a_node_with_graphs_gives_its_new_position_their_scopes() -> N
     assert main.readers["outer"] == {4, 5}
 
 
+def test_replacing_a_node_of_a_body_updates_the_readers_around_it() -> None:
+    main, branch = main_and_body()
+    (index,) = main.bodies
+    assert "first" not in main.readers
+    new_node = helper.make_node("Identity", ["first"], ["second"])
+    branch.replace_nodes({len(branch.nodes) - 1: [new_node, branch.nodes[-1]]})
+    assert main.readers["first"] == {index}
+
+
 def test_replacing_a_node_with_graphs_by_one_without_drops_their_scopes() -> None:
     main, _ = main_and_body()
     main.replace_nodes({4: [helper.make_node("Identity", ["outer"], ["Y"])]})

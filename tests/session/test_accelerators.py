@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 from unittest.mock import Mock
 
@@ -576,6 +577,17 @@ def test_answer_of_a_host_program_is_not_kept_for_other_processes(
     answer_trials_on_providers(probe, monkeypatch)
     assert form_in_another_process() == ProviderForm()
     probe.assert_called_once()
+
+
+def test_node_is_probed_again_after_a_device_was_added(
+    probe: Mock, form_in_another_process: FindForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may register the library of a provider at any time."""
+    form_in_another_process()
+    added = SimpleNamespace(ep_name="Added", device=SimpleNamespace(vendor="someone", device_id=1))
+    monkeypatch.setattr(onnxruntime, "get_ep_devices", lambda: [added], raising=False)
+    form_in_another_process()
+    assert probe.call_count == 2
 
 
 def test_affine_grids_of_other_constant_sizes_are_probed_separately(probe: Mock) -> None:

@@ -48,7 +48,6 @@ def _loading_failure(error: BaseException, errors_address: int) -> int:
     return 0
 
 
-@cache
 def _create_error_address() -> int:
     """Return the address of ``create_error``, loaded from disk or compiled. This imports Numba."""
     from ...kernels.compilation import addresses
