@@ -26,6 +26,7 @@ from support.paths import (
     HAS_PROVIDER,
     Function,
     Model,
+    Open,
     open_compiled,
     open_native,
     open_patched_file,
@@ -191,19 +192,17 @@ def test_onnx_gridsample_22(sentence: str, path: Function | Model) -> None:
             assert_identical(Y, expected)
 
 
-def test_onnx_gridsample_22_20_16__defaults() -> None:
+@pytest.mark.parametrize("open_model", [open_session, open_patched_file])
+@pytest.mark.parametrize("opset", (16, 17, 20) if faults.OPSET < 22 else (16, 17, 20, 21, 22, 23))
+def test_onnx_gridsample_22_20_16__defaults(opset: int, open_model: Open) -> None:
     X = image("float32", (1, 1, 4, 4))
     grid = GRID_6x6 * np.float32(1.3)
     expected = oracle.grid_sample(X, grid)
     graph = """
         g (float[1,1,4,4] X, float[1,6,6,2] grid) => (float[1,1,6,6] Y) {
             Y = GridSample (X, grid) }"""
-    opsets = (16, 17, 20) if faults.OPSET < 22 else (16, 17, 20, 21, 22, 23)
-    for opset, open_model in itertools.product(opsets, (open_session, open_patched_file)):
-        session = open_model(parsed(graph, opset))
-        (Y,) = run(session, X.dtype, X, grid)
-        with about((opset, open_model.__name__)):
-            assert_matches(Y, expected, grid.dtype, "linear", "zeros")
+    (Y,) = run(open_model(parsed(graph, opset)), X.dtype, X, grid)
+    assert_matches(Y, expected, grid.dtype, "linear", "zeros")
 
 
 VERSIONS = [

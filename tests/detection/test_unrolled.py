@@ -365,8 +365,9 @@ def test_operator_of_a_changed_constant_is_detected_only_if_its_output_is_the_sa
         assert undetected_count > 0, change
 
 
-@pytest.mark.parametrize("size", [8, 600])
-@pytest.mark.parametrize("padding_mode", ogs.spec.PADDING_MODES)
+@pytest.mark.parametrize(
+    ("size", "padding_mode"), [(8, "zeros"), (600, "border"), (8, "reflection")]
+)
 def test_lowered_sample_with_a_weight_off_by_5e_5_is_not_detected(
     size: int, padding_mode: str
 ) -> None:

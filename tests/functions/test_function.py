@@ -153,23 +153,21 @@ def test_half_precision_is_cast_for_python_ops_only(X_type: str, target: str, ca
 # Arrays
 
 
-def test_grid_sample_does_not_write_to_its_inputs() -> None:
-    for case in FLOAT_CASES:
-        X = case.X.copy()
-        grid = case.grid.copy()
-        sample(case)
-        with about(case):
-            assert_identical(case.X, X)
-            assert_identical(case.grid, grid)
+@pytest.mark.parametrize("case", FLOAT_CASES, ids=str)
+def test_grid_sample_does_not_write_to_its_inputs(case: Case) -> None:
+    X = case.X.copy()
+    grid = case.grid.copy()
+    sample(case)
+    assert_identical(case.X, X)
+    assert_identical(case.grid, grid)
 
 
-def test_output_of_grid_sample_is_a_new_writable_array() -> None:
-    for case in FLOAT_CASES:
-        Y = sample(case)
-        with about(case):
-            assert Y.flags.writeable
-            assert Y.flags.c_contiguous
-            assert not np.shares_memory(Y, case.X)
+@pytest.mark.parametrize("case", FLOAT_CASES, ids=str)
+def test_output_of_grid_sample_is_a_new_writable_array(case: Case) -> None:
+    Y = sample(case)
+    assert Y.flags.writeable
+    assert Y.flags.c_contiguous
+    assert not np.shares_memory(Y, case.X)
 
 
 STRINGS = [
@@ -246,9 +244,11 @@ def assert_zeros(
             assert_identical(Y, expected)
 
 
-def test_empty_outputs_have_their_shape(path: Function | Model) -> None:
-    for X_shape, grid_shape in EMPTY:
-        assert_zeros(path, X_shape, grid_shape, ATTRIBUTES)
+@pytest.mark.parametrize(("X_shape", "grid_shape"), EMPTY)
+def test_empty_outputs_have_their_shape(
+    X_shape: tuple[int, ...], grid_shape: tuple[int, ...], path: Function | Model
+) -> None:
+    assert_zeros(path, X_shape, grid_shape, ATTRIBUTES)
 
 
 def test_image_without_pixels_is_zeros(path: Function | Model) -> None:
@@ -263,14 +263,15 @@ TYPES_AND_MODES = [
 without_pixels = pytest.mark.parametrize("lengths", [(0, 5), (4, 0), (0, 0)])
 
 
+@pytest.mark.parametrize(("X_type", "mode"), TYPES_AND_MODES)
 @without_pixels
-def test_image_without_pixels_of_every_type_is_zeros(lengths: tuple[int, int]) -> None:
+def test_image_without_pixels_of_every_type_is_zeros(
+    lengths: tuple[int, int], X_type: str, mode: str
+) -> None:
+    X = np.zeros((1, 2, *lengths), dtype_of(X_type))
     grid = np.zeros((1, 3, 1, 2), np.float32)
-    for X_type, mode in TYPES_AND_MODES:
-        X = np.zeros((1, 2, *lengths), dtype_of(X_type))
-        zero = "" if X_type == "str" else 0
-        with about((X_type, mode)):
-            assert_identical(grid_sample(X, grid, mode), np.full((1, 2, 3, 1), zero, X.dtype))
+    zero = "" if X_type == "str" else 0
+    assert_identical(grid_sample(X, grid, mode), np.full((1, 2, 3, 1), zero, X.dtype))
 
 
 @without_pixels

@@ -16,6 +16,7 @@ from ort_gridsample.graph.scope import opset_of
 from ort_gridsample.opsets.convert import convert_opset
 from support import faults
 from support.compare import refusal
+from support.parameters import with_slow
 from support.paths import open_native
 
 EXPORTED = Path(__file__).parents[1] / "exported"
@@ -550,7 +551,7 @@ REACHED = {
 }
 
 
-@pytest.mark.parametrize("name", REACHED)
+@with_slow("name", REACHED, ("deformable_detr", "raft", "voxelmorph"))
 def test_exported_model_has_the_same_output_in_the_oldest_opset(name: str) -> None:
     reached, operator = REACHED[name]
     with np.load(EXPORTED / f"{name}.npz") as data:

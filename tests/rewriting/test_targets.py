@@ -21,7 +21,7 @@ from ort_gridsample.interop import pytorch
 from ort_gridsample.patching import TargetName
 from ort_gridsample.rewriting.targets.lowering_targets import _common_shape
 from support.cases import Attributes
-from support.compare import about, refusal
+from support.compare import refusal
 from support.exported_models import (
     EXPORTED_MODELS,
     WITHOUT_NATIVE_KERNELS,
@@ -300,10 +300,9 @@ def is_raised(record: ogs.NodeRecord) -> bool:
 
 
 @pytest.mark.parametrize("target", REVERSIBLE_TARGETS)
-def test_round_trip_through_a_target_is_the_identity(target: TargetName) -> None:
-    for name, model in SMALL_MODELS.items():
-        with about(name):
-            assert_round_trip_is_the_identity(model, target)
+@pytest.mark.parametrize("name", SMALL_MODELS)
+def test_round_trip_through_a_target_is_the_identity(name: str, target: TargetName) -> None:
+    assert_round_trip_is_the_identity(SMALL_MODELS[name], target)
 
 
 @pytest.mark.parametrize("path", slow_if_large(EXPORTED_MODELS))
@@ -342,11 +341,10 @@ def assert_lowered_has_the_outputs_of_onnxruntime(
 
 
 @pytest.mark.parametrize("functions", [False, True])
-def test_lowered_model_has_the_outputs_of_onnxruntime(functions: bool) -> None:
-    for name, text in MODELS.items():
-        with about(name):
-            model = parser.parse_model(text)
-            assert_lowered_has_the_outputs_of_onnxruntime(model, FEEDS, functions)
+@pytest.mark.parametrize("name", MODELS)
+def test_lowered_model_has_the_outputs_of_onnxruntime(name: str, functions: bool) -> None:
+    model = parser.parse_model(MODELS[name])
+    assert_lowered_has_the_outputs_of_onnxruntime(model, FEEDS, functions)
 
 
 RUNNABLE_MODELS = [path for path in EXPORTED_MODELS if path.stem not in WITHOUT_NATIVE_KERNELS]
