@@ -38,6 +38,8 @@ ACCELERATED_POLICIES: tuple[str, ...] = get_args(AcceleratedPolicy)
 
 #: Accelerator -> the runtime whose form of basic operators it needs.
 _RUNTIMES = {"WebGpuExecutionProvider": RUNTIMES["onnxruntime-webgpu"]}
+#: How the names of forms of :class:`.Float32Target` end.
+_IN_FLOAT32 = "in float32 between Casts"
 #: ``NodeRecord.graph`` of a node that is in a function, and not in a body inside of the function.
 _FUNCTION = re.compile(r"function \S+")
 
@@ -161,14 +163,20 @@ class AcceleratorProbe:
         if self._accelerated == "keep" or record.has_attribute_references or is_in_body:
             return
         # Slow to import, and rarely needed.
+        from ..rewriting.targets.float32_target import Float32Target
         from ..rewriting.targets.lowering_targets import PrimitivesTarget, TwoAxesTarget
 
         runtimes = (_RUNTIMES[name] for name, _ in self._accelerators if name in _RUNTIMES)
         runtime = next(runtimes, ANY)
-        if record.operator == "GridSample":
+        is_grid_sample = record.operator == "GridSample"
+        if is_grid_sample:
             yield "the standard's node", DialectTarget("ai.onnx")
             yield "opset 16's words", DialectTarget("ai.onnx", first_words=True)
             yield "com.microsoft's node", DialectTarget("com.microsoft")
+        yield f"the standard's node {_IN_FLOAT32}", Float32Target("ai.onnx")
+        if is_grid_sample:
+            yield f"opset 16's words {_IN_FLOAT32}", Float32Target("ai.onnx", first_words=True)
+            yield f"com.microsoft's node {_IN_FLOAT32}", Float32Target("com.microsoft")
             yield "4-D GridSamples", TwoAxesTarget(runtime=runtime)
         yield "basic operators", PrimitivesTarget(runtime=runtime)
 

@@ -121,9 +121,9 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
             :func:`patch_model`. If None, a node is replaced if there is a compiled op for it, or
             if onnxruntime does not run it.
         accelerated: what to do with other nodes if providers come before the CPU's. ``"lower"``:
-            they stay on these providers, respelled or written as basic operators (lowered) if a
-            provider runs only these. ``"keep"``: those that a provider runs stay as they are.
-            ``"never"``: nodes are placed as if there were only the CPU.
+            they stay on these providers, respelled, in float32 between Casts, or written as basic
+            operators (lowered) if a provider runs only these. ``"keep"``: those that a provider
+            runs stay as they are. ``"never"``: nodes are placed as if there were only the CPU.
 
     Raises:
         GridSampleError: a sampling node is not what its opset allows, the library in use lacks its

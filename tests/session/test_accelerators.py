@@ -306,6 +306,176 @@ def test_node_that_the_provider_runs_in_no_form_stays_on_the_cpu(
     np.testing.assert_array_equal(session.run(None, feeds)[0], cpu_session.run(None, feeds)[0])
 
 
+# --- Providers with kernels of float32 only ---
+
+
+@pytest.fixture
+def float32_provider(monkeypatch: pytest.MonkeyPatch) -> FakeProvider:
+    """Return a function like that of ``fake_provider``, for a provider of sampling nodes only.
+
+    It refuses sampling nodes with inputs of other floats than float32, and models without sampling
+    nodes. The rule gets the sampling nodes.
+    """
+
+    def fake(rule: Rule) -> Mock:
+        def answer(trial: Trial) -> str:
+            model = onnx.shape_inference.infer_shapes(onnx.load_model_from_string(trial.model))
+            values = (*model.graph.input, *model.graph.value_info)
+            types = {value.name: value.type.tensor_type.elem_type for value in values}
+            nodes = [n for n in model.graph.node if n.op_type in ("GridSample", "AffineGrid")]
+            accepted = {onnx.TensorProto.FLOAT, onnx.TensorProto.INT64}
+            input_types = {types[name] for node in nodes for name in node.input}
+            return "" if nodes and input_types <= accepted and rule(nodes) else REFUSAL
+
+        probe = Mock(side_effect=answer)
+        answer_trials_on_providers(probe, monkeypatch)
+        return probe
+
+    return fake
+
+
+def typed_model(
+    X_type: str, grid_type: str, opset: int = 20, mode: str = "linear"
+) -> onnx.ModelProto:
+    """Return a model of a GridSample of inputs of these types, by the names of onnx.parser."""
+    inputs = f"{X_type}[2,3,5,6] X, {grid_type}[2,2,3,2] G"
+    node = f'Y = GridSample <mode = "{mode}"> (X, G)'
+    return parsed(f"g ({inputs}) => ({X_type}[2,3,2,3] Y) {{ {node} }}", opset)
+
+
+IN_FLOAT32 = "in float32 between Casts"
+#: The types of X and of the grid -> the number of Casts.
+NUMBERS_OF_CASTS = {
+    ("float16", "float16"): 3,
+    ("float16", "float"): 2,
+    ("float", "float16"): 1,
+    ("double", "double"): 3,
+    ("double", "float"): 2,
+    ("float", "double"): 1,
+}
+#: The types by their names in onnx.parser -> numpy's.
+DTYPES = {"float16": "float16", "float": "float32", "double": "float64"}
+
+
+@needs_azure
+@pytest.mark.parametrize(("types", "n_casts"), NUMBERS_OF_CASTS.items())
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_node_of_other_floats_is_written_in_float32_for_a_provider_without_them(
+    types: tuple[str, str], n_casts: int, mode: str, float32_provider: FakeProvider, tmp_path: Path
+) -> None:
+    float32_provider(lambda nodes: True)
+    model = typed_model(*types, mode=mode)
+    feeds = {
+        "X": RNG.random((2, 3, 5, 6)).astype(DTYPES[types[0]]),
+        "G": RNG.uniform(-1.2, 1.2, (2, 2, 3, 2)).astype(DTYPES[types[1]]),
+    }
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "saved.onnx")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    (expected,) = ogs.InferenceSession(model).run(None, feeds)
+    session = ogs.InferenceSession(model, options, [AZURE, "CPUExecutionProvider"])
+    (placement,) = session.placements
+    assert placement.runs_on == AZURE
+    assert placement.note == (
+        f"written as the standard's node {IN_FLOAT32}, because {AZURE} refuses the node itself: "
+        f"{REFUSAL}"
+    )
+    saved = [node.op_type for node in onnx.load(tmp_path / "saved.onnx").graph.node]
+    assert sorted(saved) == [*["Cast"] * n_casts, "GridSample"]
+    (output,) = session.run(None, feeds)
+    assert output.dtype == expected.dtype
+    tolerance = 2e-3 if "float16" in types else 1e-6
+    np.testing.assert_allclose(output, expected, rtol=0, atol=tolerance)
+
+
+@needs_azure
+@pytest.mark.parametrize(
+    ("opset", "rule", "form"),
+    [
+        (16, lambda nodes: True, "the standard's node"),
+        (22, lambda nodes: True, "the standard's node"),
+        (22, lambda nodes: has_mode(nodes, b"bilinear"), "opset 16's words"),
+        (20, lambda nodes: has_mode(nodes, b"bilinear", "com.microsoft"), "com.microsoft's node"),
+    ],
+    ids=["opset 16", "opset 22", "words", "com.microsoft"],
+)
+@pytest.mark.parametrize("element_type", ["float16", "double", "bfloat16"])
+def test_form_in_float32_has_the_spelling_that_the_provider_runs(
+    opset: int, rule: Rule, form: str, element_type: str, float32_provider: FakeProvider
+) -> None:
+    if opset < 22 and element_type == "bfloat16":
+        pytest.skip("GridSample has no bfloat16 before opset 22")
+    float32_provider(rule)
+    mode = "bilinear" if opset == 16 else "linear"
+    model = typed_model(element_type, element_type, opset, mode)
+    (record,) = records_of(model, installed_runtime.PROBE)
+    found = form_of(record, "lower", opset)
+    assert found is not None
+    assert (found.name, found.refusal) == (f"{form} {IN_FLOAT32}", REFUSAL)
+    assert form_of(record, "keep", opset) is None
+
+
+@needs_azure
+@pytest.mark.parametrize("element_type", ["float16", "double", "bfloat16"])
+def test_affine_grid_of_other_floats_is_written_in_float32(
+    element_type: str, float32_provider: FakeProvider
+) -> None:
+    float32_provider(lambda nodes: True)
+    model = parsed(f"""g ({element_type}[2,2,3] theta) => ({element_type}[2,4,5,2] G) {{
+        size = Constant <value_ints = [2, 3, 4, 5]> ()
+        G = AffineGrid (theta, size) }}""")
+    (record,) = records_of(model, installed_runtime.PROBE)
+    found = form_of(record, "lower")
+    assert found is not None
+    assert found.name == f"the standard's node {IN_FLOAT32}"
+
+
+@needs_azure
+def test_volume_of_halves_is_written_in_float32_rather_than_as_4d_nodes(
+    float32_provider: FakeProvider,
+) -> None:
+    """The 4-D nodes would be several, and their coordinates less exact."""
+    float32_provider(lambda nodes: True)
+    graph = "g (float16[1,2,3,4,5] X, float16[1,2,2,2,3] G) => (float16[1,2,2,2,2] Y)"
+    model = parsed(f"{graph} {{ Y = GridSample (X, G) }}", 20)
+    (record,) = records_of(model, installed_runtime.PROBE)
+    found = form_of(record, "lower")
+    assert found is not None
+    assert found.name == f"the standard's node {IN_FLOAT32}"
+
+
+@needs_azure
+def test_node_of_float32_is_not_tried_between_casts(float32_provider: FakeProvider) -> None:
+    probe = float32_provider(lambda nodes: False)
+    (record,) = records_of(typed_model("float", "float"), installed_runtime.PROBE)
+    assert form_of(record, "lower") is None
+    models = [onnx.load_model_from_string(call.args[0].model) for call in probe.call_args_list]
+    first_operators = [model.graph.node[1].op_type for model in models]
+    assert "Cast" not in first_operators[:-1]  # the last one has basic operators
+
+
+@needs_azure
+def test_function_of_one_type_has_the_node_in_float32_in_its_body(
+    float32_provider: FakeProvider,
+) -> None:
+    float32_provider(lambda nodes: True)
+    model = parsed(
+        """g (float16[1,1,4,4] A, float16[1,1,4,4] B, float[1,2,2,2] G)
+            => (float16[] Y, float16[] Z) { Y = local.f (A, G) Z = local.f (B, G) }
+        <domain: "local", opset_import: ["": 20]>
+        f (X, grid) => (S) { S = GridSample (X, grid) }""",
+        20,
+    )
+    feeds = {name: RNG.random((1, 1, 4, 4)).astype(np.float16) for name in "AB"}
+    feeds["G"] = RNG.uniform(-1, 1, (1, 2, 2, 2)).astype(np.float32)
+    session = ogs.InferenceSession(model, None, [AZURE])
+    (placement,) = session.placements
+    assert placement.note.startswith(f"written as the standard's node {IN_FLOAT32}, because")
+    expected = ogs.InferenceSession(model).run(None, feeds)
+    for output, expected_output in zip(session.run(None, feeds), expected, strict=True):
+        np.testing.assert_allclose(output, expected_output, rtol=0, atol=2e-3)
+
+
 @needs_azure
 def test_affine_grid_is_written_in_the_form_that_the_provider_runs(
     fake_provider: FakeProvider,
