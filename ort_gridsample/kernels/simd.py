@@ -44,9 +44,9 @@ CPU_HAS_FAST_VECTORS = target.has("avx2", "fma")
 WIDE_VECTOR = 64
 NARROW_VECTOR = 32
 #: The layouts of the taps of a tile. GATHERED: the table has an index for each tap. CONTIGUOUS: the
-#: table has the index of the first tap, and offsets of the others; each two taps are adjacent.
-#: MASKED: as CONTIGUOUS, but a tap whose weight is NaN is skipped. The order matters: the layout
-#: of a combined table is the minimum.
+#: table has the index of the first tap, and offsets of the others. Each two taps are adjacent if
+#: the number of taps is even. MASKED: as CONTIGUOUS, but a tap whose weight is NaN is skipped. The
+#: order matters: the layout of a combined table is the minimum.
 GATHERED, MASKED, CONTIGUOUS = range(3)
 #: An index with this bit is a tap outside, which counts as 0. Every other index is a pixel of X.
 OUTSIDE_BIT = np.uint32(1 << 31)

@@ -1,11 +1,26 @@
-"""Vectorized sums over taps, of many positions or of rows of channels.
+"""Sums over taps in vectors, of many positions or of rows of channels.
 
-:mod:`.simd` describes the intrinsics, and :mod:`.tap_sums` calls them.
+There is one loop, :func:`_emit_sums`. Here ``pixels``, ``weights`` and ``total`` are vectors::
+
+    for each vector of positions:
+        total = 0
+        for pixels of each tap, as the source reads them:
+            sum = total + weights of the tap * element.widen(pixels)
+            total = sum                           (MASKED: where the weights are not NaN)
+        store element.narrow(total)
+
+A source is one of two kinds, each with a class for GATHERED and for adjacent taps. The lanes are
+positions if X is a channel (:class:`_Channel`). They are channels of one position if X is a panel
+(:class:`_Panel`). An element (:class:`_Floats`, :class:`_Integers`) converts pixels to the type of
+the weights, and sums to the type of Y.
+
+:mod:`.simd` describes the intrinsics and the layouts, and :mod:`.tap_sums` calls them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
@@ -13,6 +28,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from .lanes import Lanes
 from .llvm_helpers import (
     INT32,
     INT64,
@@ -40,6 +56,7 @@ from .simd import (
     WIDE_VECTOR,
 )
 from .structs import CACHE_LINE
+from .tap_plans import HAS_ODD_TAPS
 
 #: Rows are prefetched this many positions ahead, which doubles the speed on random grids.
 ROWS_AHEAD = 8
@@ -54,9 +71,6 @@ FEW_TAPS = 8
 ATTENTION_WIDTHS = 64, 32, 16, 4, 1
 
 
-# --- Generators of sums over taps ---
-
-
 class _SumCall:
     """The arguments of a call of a function that :func:`_sum_function` returns.
 
@@ -67,11 +81,14 @@ class _SumCall:
         offsets: the distances of contiguous taps to the first (≥ R,), in pixels.
         layout: the layout of the table.
         weight: the table's weights (R, columns).
+        taps: R.
+        columns: the number of columns of the table.
         begin: the first position.
         end: the position after the last one. The positions are whole vectors.
         Y: the output: (≥ end + shift,), or (≥ end + shift, W) for a panel.
         shift: the number that is added to a position to get the position in Y.
         X_type: the Numba type of X's elements.
+        weight_type: the LLVM type of weights and sums.
     """
 
     def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
@@ -86,330 +103,340 @@ class _SumCall:
         )
         self.layout = fields["layout"]
         self.X_type = X_type.dtype
+        self.weight_type = self.weight.data.type.pointee
+        self.taps, self.columns = cgutils.unpack_tuple(builder, self.weight.shape)
 
 
-class _TapSums:
-    """Generate sums over taps in vectors.
+# --- The loop ---
+
+
+def _emit_sums(call: _SumCall, layout: int, source: _Source, element: _Floats) -> None:
+    """Emit the loop of this module's docstring, for taps in one layout."""
+    builder = source.builder
+    with _vectors(call, source) as position:
+        total = cgutils.alloca_once_value(builder, zeros_of(source.vector))
+        source.begin(position)
+        element.begin(source, position)
+        with _taps(call, source, element) as tap:
+            entry = builder.add(builder.mul(tap, call.columns), position)
+            for pixels in source.read(tap, entry):
+                values = element.widen(pixels)
+                weights = source.weights(entry)
+                old_total = Lanes(builder, builder.load(total))
+                new_total = old_total.add_product(weights, values)
+                if layout == MASKED:
+                    new_total = weights.equals(weights).choose(new_total, old_total)
+                builder.store(new_total.value, total)
+                entry = builder.add(entry, call.columns)
+        sums = element.narrow(Lanes(builder, builder.load(total)))
+        store_vector(builder, sums, source.output_pointer(builder.add(position, call.shift)))
+
+
+@contextmanager
+def _vectors(call: _SumCall, source: _Source) -> Iterator[Any]:
+    """Emit a loop over the positions of a call; yield the first position of a vector."""
+    step = INT64(source.step)
+    with cgutils.for_range_slice(source.builder, call.begin, call.end, step, step.type) as loop:
+        yield loop[0]
+
+
+@contextmanager
+def _taps(call: _SumCall, source: _Source, element: _Floats) -> Iterator[Any]:
+    """Emit a loop over the taps; yield the first of those that are read at once."""
+    builder = source.builder
+    at_once = INT64(source.taps_at_once)
+    start = element.first_tap if source.taps_at_once == 1 else 0
+    with cgutils.for_range(builder, builder.udiv(call.taps, at_once), start=INT64(start)) as loop:
+        yield builder.mul(loop.index, at_once)
+        last_block = builder.basic_block
+    # Do not unroll: few taps would run in the remainder of the loop, up to a tenth slower.
+    no_unroll = builder.module.add_metadata(["llvm.loop.unroll.disable"])
+    metadata = builder.module.add_metadata([no_unroll])
+    metadata.operands = (metadata, *metadata.operands)
+    last_block.terminator.set_metadata("llvm.loop", metadata)
+
+
+# --- Elements: to and from the type of the weights ---
+
+
+class _Floats:
+    """Convert floats: those of X to the weights' type. The sums are the result.
+
+    Attributes:
+        first_tap: the first tap that is added, if taps are read one by one.
+    """
+
+    first_tap = 0
+
+    def __init__(self, builder: Any, call: _SumCall) -> None:
+        self.builder = builder
+        self.X_type = call.X_type
+        self.weight_type = call.weight_type
+
+    def begin(self, source: _Source, position: Any) -> None:
+        """Emit what precedes the first tap of a vector."""
+
+    def widen(self, pixels: Any) -> Lanes:
+        """Convert a vector of pixels."""
+        if pixels.type.element == self.weight_type:
+            return Lanes(self.builder, pixels)
+        return Lanes(self.builder, widen_halves(self.builder, pixels, self.X_type))
+
+    def narrow(self, total: Lanes) -> Any:
+        """Convert sums to a vector of elements of Y."""
+        return total.value
+
+
+class _Integers(_Floats):
+    """Convert integers of up to 16 bits, less the first tap of the position.
+
+    :func:`ort_gridsample.reference.sums.sum_integers` defines the sums.
+    """
+
+    first_tap = 1  # the difference of tap 0 is 0
+
+    def begin(self, source: _Source, position: Any) -> None:
+        self._origin = self._to_floats(next(source.read(INT64(0), position)))
+
+    def widen(self, pixels: Any) -> Lanes:
+        difference: Lanes = self._to_floats(pixels) - self._origin
+        return difference
+
+    def narrow(self, total: Lanes) -> Any:
+        """Truncate toward zero, and saturate."""
+        sums = (total + self._origin).clip(self.X_type.minval, self.X_type.maxval)
+        bits = ir.VectorType(ir.IntType(self.X_type.bitwidth), sums.type.count)
+        return self.builder.trunc(sums.to_integers().value, bits)
+
+    def _to_floats(self, pixels: Any) -> Lanes:
+        widen = self.builder.sext if self.X_type.signed else self.builder.zext
+        integers = widen(pixels, ir.VectorType(INT32, pixels.type.count))
+        return Lanes(self.builder, integers).to_floats(self.weight_type)
+
+
+# --- Sources: where pixels, weights and sums are ---
+
+
+class _Source:
+    """Read the pixels and the weights of the taps of a vector.
 
     Args:
         builder: LLVM's.
         call: the arguments of the generated code.
         lanes: the number of lanes of a vector.
-        layout: the layout of the taps.
+        taps_at_once: the number of taps that are read in one pass of the loop.
 
     Attributes:
-        taps: the number of taps.
-        columns: the number of columns of the table.
-        vector: the LLVM type of the sums.
-        position: the first position of the vector for which instructions are emitted.
-        total: a pointer to the vector's sums so far.
+        vector: the LLVM type of weights and sums.
+        reads_pairs: whether two taps may be read at once.
     """
 
-    #: The layouts that occur.
-    layouts: tuple[int, ...] = (GATHERED, MASKED, CONTIGUOUS)
+    reads_pairs = True
 
-    def __init__(self, builder: Any, call: _SumCall, lanes: int, layout: int) -> None:
+    def __init__(self, builder: Any, call: _SumCall, lanes: int, taps_at_once: int) -> None:
         self.builder = builder
         self.call = call
-        self.layout = layout
-        self.taps, self.columns = cgutils.unpack_tuple(builder, call.weight.shape)
-        self.vector = ir.VectorType(call.weight.data.type.pointee, lanes)
-        self.position: Any = None
-        self.total: Any = None
+        self.vector = ir.VectorType(call.weight_type, lanes)
+        self.taps_at_once = taps_at_once
 
     @property
     def step(self) -> int:
-        """The number of positions that are summed at once."""
+        """The number of positions of a vector."""
         raise NotImplementedError
 
-    @property
-    def first_tap(self) -> int:
-        """The first tap that is added."""
-        return 0
+    def begin(self, position: Any) -> None:
+        """Emit what precedes the first tap of the vector at a position."""
 
-    @property
-    def taps_at_once(self) -> int:
-        """The number of taps that are added in one pass of the loop."""
-        raise NotImplementedError
-
-    def emit_prologue(self) -> None:
-        """Emit what precedes the first tap of a vector."""
-        raise NotImplementedError
-
-    def emit_values(self, tap: Any, entry: Any) -> Iterator[Any]:
-        """Yield the values of as many taps as are added at once, from ``tap`` on.
+    def read(self, tap: Any, entry: Any) -> Iterator[Any]:
+        """Yield the pixels of as many taps as are read at once, from ``tap`` on.
 
         Each step emits instructions, so consume it in order. ``entry`` is the first of the tap's
         entries in the table.
         """
         raise NotImplementedError
 
-    def emit_weights(self, pointer: Any) -> Any:
-        """Load the weights of a tap from its entries of the table."""
+    def weights(self, entry: Any) -> Lanes:
+        """Load the weights of a tap, given its first entry in the table."""
         raise NotImplementedError
 
-    def emit_store(self, total: Any, Y_position: Any) -> None:
-        """Store the sums in Y."""
+    def output_pointer(self, position: Any) -> Any:
+        """Return the address of the first sum, given the position in Y."""
         raise NotImplementedError
 
-    def write(self) -> None:
-        """Emit the loops over positions and taps."""
-        builder = self.builder
-        call = self.call
-        step = INT64(self.step)
-        with cgutils.for_range_slice(builder, call.begin, call.end, step, step.type) as loop:
-            self.position, _ = loop
-            self.total = cgutils.alloca_once_value(builder, zeros_of(self.vector))
-            self.emit_prologue()
-            self._add_taps()
-            Y_position = builder.add(self.position, call.shift)
-            self.emit_store(builder.load(self.total), Y_position)
 
-    def _add_taps(self) -> None:
-        """Emit the loop over the taps of one vector."""
-        builder = self.builder
-        steps = builder.udiv(self.taps, INT64(self.taps_at_once))
-        with cgutils.for_range(builder, steps, start=INT64(self.first_tap)) as loop:
-            tap = builder.mul(loop.index, INT64(self.taps_at_once))
-            entry = builder.add(builder.mul(tap, self.columns), self.position)
-            for values in self.emit_values(tap, entry):
-                pointer = builder.gep(self.call.weight.data, [entry])
-                self._add(self.emit_weights(pointer), values)
-                entry = builder.add(entry, self.columns)
-            last_block = builder.basic_block
-        # Do not unroll: few taps would run in the remainder of the loop, up to a tenth slower.
-        no_unroll = builder.module.add_metadata(["llvm.loop.unroll.disable"])
-        metadata = builder.module.add_metadata([no_unroll])
-        metadata.operands = (metadata, *metadata.operands)
-        last_block.terminator.set_metadata("llvm.loop", metadata)
-
-    def _add(self, weight: Any, values: Any) -> None:
-        """Add weighted ``values`` to the total, unless the weight is NaN and the layout MASKED."""
-        builder = self.builder
-        old_total = builder.load(self.total)
-        product = builder.fmul(weight, values, flags=("contract",))
-        total = builder.fadd(old_total, product, flags=("contract",))
-        if self.layout == MASKED:
-            has_weight = builder.fcmp_ordered("ord", weight, weight)
-            total = builder.select(has_weight, total, old_total)
-        builder.store(total, self.total)
-
-
-class _PositionSums(_TapSums):
-    """Generate sums over the taps of a channel. The lanes of a vector are positions.
-
-    Args:
-        builder: LLVM's.
-        call: the arguments of the generated code.
-        size: the size of a vector in bytes.
-        layout: the layout of the taps.
-
-    Attributes:
-        first_pixels: the first taps of the vector's positions, unless the layout is GATHERED.
-    """
-
-    def __init__(self, builder: Any, call: _SumCall, size: int, layout: int) -> None:
-        lanes = max(1, size // ITEMSIZE[str(call.weight.data.type.pointee)])
-        super().__init__(builder, call, lanes, layout)
-        self.first_pixels: Any = None
+class _Channel(_Source):
+    """A channel of X. The lanes of a vector are positions."""
 
     @property
     def step(self) -> int:
         return int(self.vector.count)
 
-    @property
-    def taps_at_once(self) -> int:
-        return 1 if self.layout == GATHERED else 2
+    def weights(self, entry: Any) -> Lanes:
+        return self._load(self.call.weight, entry)
 
-    def emit_prologue(self) -> None:
-        if self.layout == GATHERED:
-            return
-        self.first_pixels = self._load(self.call.index, self.position, INT32)
-        with self.builder.if_then(self.builder.icmp_unsigned("<=", self.taps, INT64(FEW_TAPS))):
-            self._prefetch_pixels()
+    def output_pointer(self, position: Any) -> Any:
+        return self.builder.gep(self.call.Y.data, [position])
 
-    def _prefetch_pixels(self) -> None:
+    def _load(self, array: Any, entry: Any) -> Lanes:
+        """Load a vector of elements of a table, from ``entry`` on."""
+        vector = ir.VectorType(array.data.type.pointee, self.vector.count)
+        pointer = self.builder.gep(array.data, [entry])
+        return Lanes(self.builder, load_vector(self.builder, pointer, vector))
+
+
+class _GatheredChannel(_Channel):
+    """A channel whose taps are anywhere. Those outside are 0."""
+
+    reads_pairs = False
+
+    def read(self, tap: Any, entry: Any) -> Iterator[Any]:
+        index = self._load(self.call.index, entry)
+        yield read_pixels_inside(self.builder, self.call.X.data, index.value)
+
+
+class _AdjacentChannel(_Channel):
+    """A channel whose taps are at the same distances from the first one, each two adjacent."""
+
+    def begin(self, position: Any) -> None:
+        self._first_pixels = self._load(self.call.index, position).value
+        with self.builder.if_then(
+            self.builder.icmp_unsigned("<=", self.call.taps, INT64(FEW_TAPS))
+        ):
+            self._prefetch_pixels(position)
+
+    def read(self, tap: Any, entry: Any) -> Iterator[Any]:
+        builder = self.builder
+        element = self.call.X.data.type.pointee
+        offset = builder.load(builder.gep(self.call.offsets.data, [tap]))
+        base = builder.gep(self.call.X.data, [offset])
+        if self.taps_at_once == 1:
+            yield read_pixels(builder, base, self._first_pixels, element)
+        elif element != self.vector.element:
+            yield from read_integer_pairs(
+                builder, base, self._first_pixels, self.call.X_type.bitwidth
+            )
+        elif self.call.X_type == types.float32 and self.vector.count > 1:
+            yield from read_float_pairs(builder, base, self._first_pixels)
+        else:
+            for number in range(2):
+                pointer = builder.gep(base, [INT32(number)])
+                yield read_pixels(builder, pointer, self._first_pixels, element)
+
+    def _prefetch_pixels(self, position: Any) -> None:
         """Prefetch the first and the last tap of some positions ahead."""
         builder = self.builder
         call = self.call
-        last_tap = builder.sub(self.taps, INT64(1))
+        last_tap = builder.sub(call.taps, INT64(1))
         last_offset = builder.load(builder.gep(call.offsets.data, [last_tap]))
         for lane in range(0, self.vector.count, PREFETCH_STEP):
-            ahead = builder.add(self.position, INT64(PIXELS_AHEAD + lane))
-            is_in_table = builder.icmp_unsigned("<", ahead, self.columns)
-            entry = builder.select(is_in_table, ahead, self.position)
+            ahead = builder.add(position, INT64(PIXELS_AHEAD + lane))
+            is_in_table = builder.icmp_unsigned("<", ahead, call.columns)
+            entry = builder.select(is_in_table, ahead, position)
             pixel = builder.load(builder.gep(call.index.data, [entry]))
             first = builder.gep(call.X.data, [builder.zext(pixel, INT64)])
             emit_prefetch(builder, first)
             emit_prefetch(builder, builder.gep(first, [last_offset]))
 
-    def emit_values(self, tap: Any, entry: Any) -> Iterator[Any]:
-        builder = self.builder
-        X = self.call.X
-        if self.layout == GATHERED:
-            index = self._load(self.call.index, entry, INT32)
-            yield self._to_compute_type(read_pixels_inside(builder, X.data, index))
-        elif X.data.type.pointee != self.vector.element:
-            bits = self.call.X_type.bitwidth
-            pairs = read_integer_pairs(builder, self._tap_of_pixel_0(tap), self.first_pixels, bits)
-            yield from map(self._to_compute_type, pairs)
-        elif self.call.X_type == types.float32 and self.vector.count > 1:
-            yield from read_float_pairs(builder, self._tap_of_pixel_0(tap), self.first_pixels)
-        else:
-            for step in range(2):
-                base = builder.gep(self._tap_of_pixel_0(tap), [INT32(step)])
-                yield read_pixels(builder, base, self.first_pixels, self.vector.element)
 
-    def _to_compute_type(self, pixels: Any) -> Any:
-        """Convert a vector of pixels to the compute type."""
-        if pixels.type == self.vector:
-            return pixels
-        return widen_halves(self.builder, pixels, self.call.X_type)
-
-    def emit_weights(self, pointer: Any) -> Any:
-        return load_vector(self.builder, pointer, self.vector)
-
-    def emit_store(self, total: Any, Y_position: Any) -> None:
-        store_vector(self.builder, total, self.builder.gep(self.call.Y.data, [Y_position]))
-
-    def _load(self, array: Any, entry: Any, element: Any) -> Any:
-        """Load a vector of ``element`` from an array, from ``entry`` on."""
-        vector = ir.VectorType(element, self.vector.count)
-        return load_vector(self.builder, self.builder.gep(array.data, [entry]), vector)
-
-    def _tap_of_pixel_0(self, tap: Any) -> Any:
-        """Return the address of a contiguous tap if the first tap were pixel 0."""
-        offset = self.builder.load(self.builder.gep(self.call.offsets.data, [tap]))
-        return self.builder.gep(self.call.X.data, [offset])
-
-
-class _IntegerSums(_PositionSums):
-    """Generate sums over the taps of a channel of integers of up to 16 bits.
-
-    :func:`ort_gridsample.reference.sums.sum_integers` defines them.
-
-    Attributes:
-        origin: the value that is subtracted from the taps of each position.
-    """
-
-    layouts = (GATHERED, CONTIGUOUS)
-
-    def __init__(self, builder: Any, call: _SumCall, size: int, layout: int) -> None:
-        super().__init__(builder, call, size, layout)
-        self.origin: Any = None
-
-    @property
-    def first_tap(self) -> int:
-        # The difference of tap 0 is 0.
-        return 1 if self.layout == GATHERED else 0
-
-    def emit_prologue(self) -> None:
-        super().emit_prologue()
-        self.origin = next(super().emit_values(INT64(0), self.position))
-
-    def emit_values(self, tap: Any, entry: Any) -> Iterator[Any]:
-        for values in super().emit_values(tap, entry):
-            yield self.builder.fsub(values, self.origin)
-
-    def _to_compute_type(self, pixels: Any) -> Any:
-        widen = self.builder.sext if self.call.X_type.signed else self.builder.zext
-        integers = widen(pixels, ir.VectorType(INT32, self.vector.count))
-        return self.builder.sitofp(integers, self.vector)
-
-    def emit_store(self, total: Any, Y_position: Any) -> None:
-        """Store the sums, truncated toward zero and saturated."""
-        builder = self.builder
-        X_type = self.call.X_type
-        lanes = self.vector.count
-        values = builder.fadd(total, self.origin)
-        for limit, is_beyond in ((X_type.maxval, ">"), (X_type.minval, "<")):
-            limits = ir.Constant(self.vector, [float(limit)] * lanes)
-            values = builder.select(builder.fcmp_ordered(is_beyond, values, limits), limits, values)
-        integers = builder.fptosi(values, ir.VectorType(INT32, lanes))
-        pixels = ir.VectorType(ir.IntType(X_type.bitwidth), lanes)
-        super().emit_store(builder.trunc(integers, pixels), Y_position)
-
-
-class _ChannelSums(_TapSums):
-    """Generate sums over the taps of a panel. The lanes of a vector are the panel's channels.
-
-    In the layout GATHERED, an index beyond the last row of the panel is the last row.
-
-    Attributes:
-        last_row: the index of the panel's last row. Only the layout GATHERED has it.
-        first_row: the address of the row of the first tap. The other layouts have it.
-        first_row_ahead: the address of the row to prefetch, of the first tap.
-    """
-
-    def __init__(self, builder: Any, call: _SumCall, lanes: int, layout: int) -> None:
-        super().__init__(builder, call, lanes, layout)
-        self.last_row: Any = None
-        self.first_row: Any = None
-        self.first_row_ahead: Any = None
+class _Panel(_Source):
+    """A panel. The lanes of a vector are its channels."""
 
     @property
     def step(self) -> int:
         return 1
 
-    @property
-    def taps_at_once(self) -> int:
-        return 2
+    def weights(self, entry: Any) -> Lanes:
+        weight = self.builder.load(self.builder.gep(self.call.weight.data, [entry]))
+        return Lanes(self.builder, fill_lanes(self.builder, weight, self.vector))
 
-    def emit_prologue(self) -> None:
+    def output_pointer(self, position: Any) -> Any:
+        return self._row(self.call.Y, position)
+
+    def _pixel(self, entry: Any) -> Any:
+        """Return the pixel of an entry of the table."""
+        index = self.builder.gep(self.call.index.data, [entry])
+        return self.builder.zext(self.builder.load(index), INT64)
+
+    def _row(self, array: Any, number: Any) -> Any:
+        """Return the address of a row of channels."""
         builder = self.builder
-        if self.layout == GATHERED:
-            rows = cgutils.unpack_tuple(builder, self.call.X.shape)[0]
-            self.last_row = builder.sub(rows, INT64(1))
-        else:
-            self.first_row = self._row(self.position)
-            self.first_row_ahead = self._row(builder.add(self.position, INT64(ROWS_AHEAD)))
+        return builder.gep(array.data, [builder.mul(number, INT64(self.vector.count))])
 
-    def emit_values(self, tap: Any, entry: Any) -> Iterator[Any]:
+
+class _GatheredPanel(_Panel):
+    """A panel whose taps are anywhere. Those outside read the last row."""
+
+    def begin(self, position: Any) -> None:
+        rows = cgutils.unpack_tuple(self.builder, self.call.X.shape)[0]
+        self._last_row = self.builder.sub(rows, INT64(1))
+
+    def read(self, tap: Any, entry: Any) -> Iterator[Any]:
         builder = self.builder
-        width = self.vector.count
-        if self.layout == GATHERED:
-            next_entry = builder.add(entry, self.columns)
-            for number, tap_entry in enumerate((entry, next_entry)):
-                # Narrow rows of both taps tend to be in the same cache line.
-                if number == 0 or width == WIDE_PANEL:
-                    row_ahead = self._row(builder.add(tap_entry, INT64(ROWS_AHEAD)))
-                    emit_prefetch(builder, row_ahead)
-                yield load_vector(builder, self._row(tap_entry), self.vector)
-        else:
-            pixels = builder.load(builder.gep(self.call.offsets.data, [tap]))
-            offset = builder.mul(pixels, INT64(width))
-            next_offset = builder.add(offset, INT64(width))
-            for tap_offset in (offset, next_offset):
-                emit_prefetch(builder, builder.gep(self.first_row_ahead, [tap_offset]))
-                yield load_vector(builder, builder.gep(self.first_row, [tap_offset]), self.vector)
+        for number in range(self.taps_at_once):
+            # Narrow rows of both taps tend to be in the same cache line.
+            if number == 0 or self.vector.count == WIDE_PANEL:
+                row_ahead = self._row_of(builder.add(entry, INT64(ROWS_AHEAD)))
+                emit_prefetch(builder, row_ahead)
+            yield load_vector(builder, self._row_of(entry), self.vector)
+            entry = builder.add(entry, self.call.columns)
 
-    def _row(self, entry: Any) -> Any:
-        """Return the address of the row of the panel that an entry of the table refers to."""
+    def _row_of(self, entry: Any) -> Any:
+        """Return the address of the row that an entry of the table refers to."""
         builder = self.builder
-        call = self.call
-        row = builder.zext(builder.load(builder.gep(call.index.data, [entry])), INT64)
-        if self.layout == GATHERED:
-            is_pixel = builder.icmp_unsigned("<", row, self.last_row)
-            row = builder.select(is_pixel, row, self.last_row)
-        return builder.gep(call.X.data, [builder.mul(row, INT64(self.vector.count))])
+        pixel = self._pixel(entry)
+        is_inside = builder.icmp_unsigned("<", pixel, self._last_row)
+        return self._row(self.call.X, builder.select(is_inside, pixel, self._last_row))
 
-    def emit_weights(self, pointer: Any) -> Any:
-        """Load the weight of the position, for all channels."""
-        return fill_lanes(self.builder, self.builder.load(pointer), self.vector)
 
-    def emit_store(self, total: Any, Y_position: Any) -> None:
-        row = self.builder.mul(Y_position, INT64(self.vector.count))
-        store_vector(self.builder, total, self.builder.gep(self.call.Y.data, [row]))
+class _AdjacentPanel(_Panel):
+    """A panel whose taps are at the same distances from the first one, each two adjacent."""
+
+    def begin(self, position: Any) -> None:
+        ahead = self.builder.add(position, INT64(ROWS_AHEAD))
+        self._first_row = self._row(self.call.X, self._pixel(position))
+        self._first_row_ahead = self._row(self.call.X, self._pixel(ahead))
+
+    def read(self, tap: Any, entry: Any) -> Iterator[Any]:
+        builder = self.builder
+        width = INT64(self.vector.count)
+        pixels = builder.load(builder.gep(self.call.offsets.data, [tap]))
+        offset = builder.mul(pixels, width)
+        for _ in range(self.taps_at_once):
+            emit_prefetch(builder, builder.gep(self._first_row_ahead, [offset]))
+            yield load_vector(builder, builder.gep(self._first_row, [offset]), self.vector)
+            offset = builder.add(offset, width)
 
 
 # --- Functions for kernels ---
 
+#: The sources of channels and panels, by the layout of the taps.
+_SOURCES: Mapping[int, tuple[type[_Source], type[_Source]]] = {
+    GATHERED: (_GatheredChannel, _GatheredPanel),
+    MASKED: (_AdjacentChannel, _AdjacentPanel),
+    CONTIGUOUS: (_AdjacentChannel, _AdjacentPanel),
+}
+
+
+def _taps_at_once(builder: Any, call: _SumCall, source_class: type[_Source]) -> Iterator[int]:
+    """Yield the number of taps that are read at once, while the code for it is emitted.
+
+    Two are, unless a mode has an odd number of taps on an axis. Of this mode, the taps that follow
+    each other in the table may be in two rows of X.
+    """
+    if not source_class.reads_pairs:
+        yield 1
+    elif not HAS_ODD_TAPS:
+        yield 2
+    else:
+        with builder.if_else(builder.trunc(call.taps, ir.IntType(1))) as (odd, even):
+            with odd:
+                yield 1
+            with even:
+                yield 2
+
 
 def _sum_function(size: int) -> Any:
     """Return a function for kernels that adds up the taps of whole vectors.
-
-    A subclass of :class:`_TapSums` generates its instructions: :class:`_PositionSums` or
-    :class:`_IntegerSums` if X is a channel, :class:`_ChannelSums` if X is a panel.
 
     Args:
         size: the size of a vector: in bytes for a channel, the number of channels for a panel.
@@ -426,17 +453,21 @@ def _sum_function(size: int) -> Any:
         shift: Any,
     ) -> Any:
         """Add up the taps of positions ``begin`` to ``end``; write to Y, from begin + shift on."""
-        sums_class: type[_TapSums] = _PositionSums
-        if X.ndim == 2:
-            sums_class = _ChannelSums
-        elif isinstance(Y.dtype, types.Integer):
-            sums_class = _IntegerSums
+        is_panel = X.ndim == 2
+        are_integers = isinstance(Y.dtype, types.Integer)
+        element_class = _Integers if are_integers else _Floats
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             call = _SumCall(context, builder, signature, arguments)
-            for table_layout in sums_class.layouts:
-                with if_equal(builder, call.layout, table_layout):
-                    sums_class(builder, call, size, table_layout).write()
+            lanes = size if is_panel else max(1, size // ITEMSIZE[str(call.weight_type)])
+            for layout, (channel_class, panel_class) in _SOURCES.items():
+                if layout == MASKED and are_integers:  # see KERNEL.may_mask
+                    continue
+                with if_equal(builder, call.layout, layout):
+                    source_class = panel_class if is_panel else channel_class
+                    for taps_at_once in _taps_at_once(builder, call, source_class):
+                        source = source_class(builder, call, lanes, taps_at_once)
+                        _emit_sums(call, layout, source, element_class(builder, call))
             return context.get_dummy_value()
 
         return types.void(X, table, begin, end, Y, shift), generate

@@ -86,8 +86,6 @@ def tap_plan(mode: Mode, padding: Padding) -> TapPlan:
     first = mode.offsets[0]
     if list(mode.offsets) != list(range(first, first + mode.taps)):
         raise ValueError(f"compiled code needs adjacent taps, and the offsets are {mode.offsets}")
-    if mode.taps > 1 and mode.taps % 2 == 1:
-        raise ValueError(f"compiled code reads taps in pairs, and there are {mode.taps}")
     if mode.copies_values and mode.taps > 1:
         raise ValueError(f"a mode of {mode.taps} taps needs weights")
     pads = pads_taps(mode, padding)
@@ -122,6 +120,8 @@ def _plans() -> dict[tuple[int, int], TapPlan]:
 
 
 PLANS = _plans()
+#: Whether weighted taps of a mode cannot all be read in pairs.
+HAS_ODD_TAPS = any(mode.taps % 2 == 1 for mode in MODE_RULES.values() if not mode.copies_values)
 #: For each mode, a bit for each padding: whether taps are moved inside.
 MOVES_INSIDE = tuple(
     sum(PLANS[mode, padding].moves_inside << padding for padding in PADDING_CODES.values())

@@ -414,7 +414,10 @@ class _Channels(NamedTuple):
                 row = self.builder.gep(channel, [offset])
                 for first in range(0, self.taps_per_row, 2):
                     base = self.builder.gep(row, [INT64(first)])
-                    yield from self._read_pairs(base, first_pixels.value)
+                    if first + 1 < self.taps_per_row:
+                        yield from self._read_pairs(base, first_pixels.value)
+                    else:
+                        yield self._read(base, first_pixels.value)
 
         self._add_up(begin, values, weights, are_inside)
 
@@ -473,7 +476,7 @@ class _Channels(NamedTuple):
                 first_of_row = tile.flat_index([*combination, taps[-1].first])
                 yield from self._read_pairs(channel, first_of_row.value)
 
-        if self.taps_per_row > FEW_TAPS:
+        if self.taps_per_row != 2:
             self._add_up(begin, single_values, weights, are_inside=())
             return
         is_row_broken = tile.is_outside(taps, slice(-1, None))

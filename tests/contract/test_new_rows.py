@@ -22,11 +22,11 @@ needs_compiled_ops = pytest.mark.skipif("compiled" not in PATHS, reason="no comp
 
 @needs_compiled_ops
 def test_added_rows_are_computed_as_their_formulas_in_every_way(tmp_path):
-    """A mode and a padding that are in no table of the package."""
+    """Modes, one of an odd number of taps, and a padding that are in no table of the package."""
     lines = run_program("new_rows.py", env={"NUMBA_CACHE_DIR": str(tmp_path)}, timeout=280)
     results = [json.loads(line) for line in lines]
-    assert {way for way, *_ in results} == {*WAYS, "recognition"}
-    assert len(results) == 5 * (len(WAYS) + 1)
+    assert {way for way, *_ in results} == {*WAYS, "tables", "recognition"}
+    assert len(results) == 8 * (len(WAYS) + 2)
     assert [result for result in results if result[-1] > 1e-5] == []
 
 

@@ -33,12 +33,9 @@ def test_taps_after_the_last_pixel_with_a_weight_do_not_move_inside():
     assert not tap_plan(later, BORDER).moves_inside
 
 
-@pytest.mark.parametrize(
-    ("offsets", "message"),
-    [((0, 2), "adjacent taps"), ((1, 0), "adjacent taps"), ((0, 1, 2), "in pairs")],
-)
-def test_mode_with_other_offsets_is_refused(offsets, message):
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("offsets", [(0, 2), (1, 0)])
+def test_mode_whose_taps_are_not_adjacent_is_refused(offsets):
+    with pytest.raises(ValueError, match="adjacent taps"):
         tap_plan(replace(CUBIC, offsets=offsets), BORDER)
 
 

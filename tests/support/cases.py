@@ -12,6 +12,8 @@ import ml_dtypes
 import numpy as np
 
 from ort_gridsample import spec
+from ort_gridsample.reference.coordinates import PADDING_RULES
+from ort_gridsample.reference.taps import MODE_RULES
 from support import oracle
 from support.oracle import Expected
 
@@ -95,9 +97,7 @@ ATTRIBUTES = tuple(
 #: Those with a mode or a padding that no specification has.
 EXTENDED_ATTRIBUTES = tuple(
     Attributes(*values)
-    for values in itertools.product(
-        (*spec.MODES, "lanczos3"), (*spec.PADDING_MODES, "wrap"), (False, True)
-    )
+    for values in itertools.product(MODE_RULES, PADDING_RULES, (False, True))
     if Attributes(*values) not in ATTRIBUTES
 )
 
