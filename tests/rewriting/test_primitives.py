@@ -14,7 +14,7 @@ from ort_gridsample.graph.element_types import elem_type
 from ort_gridsample.graph.expressions import Expressions
 from ort_gridsample.graph.runtimes import ANY, RUNTIMES
 from ort_gridsample.graph.substitutes import round_to_float32
-from ort_gridsample.reference.taps import MODE_RULES
+from ort_gridsample.reference.taps import MODE_RULES, Mode
 from ort_gridsample.rewriting.targets import zero_rows
 from ort_gridsample.rewriting.targets.lowered_arguments import Argument
 from ort_gridsample.rewriting.targets.primitives import lower_affine_grid, lower_grid_sample
@@ -328,6 +328,28 @@ def test_nodes_for_float16_converters_cast_a_value_for_each_reader_but_gathers(a
     assert max(readers[name] for name in float32_producers) == 1
     gathered = [node.input[0] for node in graph.node if node.op_type == "Gather"]
     assert "Cast" not in {float32_producers.get(name) for name in gathered}
+
+
+def sine_weights(xp, t):
+    """Return the weights of two taps that are joined by half a period of a cosine."""
+    sine = xp.sin(t * (np.pi / 2))
+    return xp.concatenate((1 - sine * sine, sine * sine), axis=-2)
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+@pytest.mark.parametrize("constant_grid", [False, True])
+def test_lowering_of_a_mode_of_trigonometry_has_the_output_of_the_core(
+    constant_grid, opset, monkeypatch
+):
+    """No mode of the tables uses ``sin``, which a row may use."""
+    rule = Mode(lambda xp, x: xp.floor(x), (0, 1), sine_weights, pads_taps=False)
+    monkeypatch.setitem(MODE_RULES, "sine", rule)
+    X = X_array(2, 2)
+    grid = grid_array(2, 2)
+    attributes = Attributes("sine", "zeros")
+    model = lower(X, grid, attributes, opset, constant_grid=constant_grid, other_op_types=["Sin"])
+    Y = run(model, X) if constant_grid else run(model, X, grid)
+    assert_close(Y, X, grid, attributes)
 
 
 FLOATS = "one of float32, float64, float16, bfloat16"
