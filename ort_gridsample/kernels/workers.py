@@ -185,6 +185,9 @@ def _divide(launch: RecordRef) -> None:
     max_tile = min(tap_table.MAX_TILE_POSITIONS, tap_table.MAX_TILE_TAPS // launch.taps)
     if launch.c <= tap_table.FEW_CHANNELS:
         max_tile = min(max_tile, tap_table.MAX_TILE_POSITIONS_OF_FEW_CHANNELS)
+    if max_tile > CACHE_LINE:
+        # Whole vectors of any type: the remaining positions of a tile are summed one by one.
+        max_tile &= -CACHE_LINE
     plan.tile_positions = max(1, min(max_tile, launch.positions))
     plan.table_columns = plan.tile_positions + tap_table.ROW_PADDING
     plan.worker_size = scratch_size(launch)

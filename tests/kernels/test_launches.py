@@ -12,6 +12,7 @@ pytest.importorskip("numba", reason="the compiled core needs Numba")
 
 from ort_gridsample.kernels import jit_core
 from ort_gridsample.kernels.structs import (
+    CACHE_LINE,
     LAUNCH,
     PACKED_BY_EACH,
     PACKED_FOR_ALL,
@@ -52,7 +53,7 @@ SHAPES = {
     PACKED_FOR_ALL: Shape(n=2, channels=37, side=130, positions=9000, n_threads=8),
 }
 
-Recorder = Callable[[Shape], list[Phase]]
+Recorder = Callable[..., list[Phase]]
 
 
 @pytest.fixture
@@ -88,13 +89,13 @@ def phases_of(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     # The cached calls have the functions of the real number of processors.
     monkeypatch.setattr(jit_core, "_prepared_call", jit_core._prepared_call.__wrapped__)
 
-    def phases(shape: Shape) -> list[Phase]:
+    def phases(shape: Shape, mode: str = "linear") -> list[Phase]:
         recorded.clear()
         ogs.set_core("jit")
         rng = np.random.default_rng(0)
         X = rng.normal(size=(shape.n, shape.channels, shape.side, shape.side)).astype(np.float32)
         grid = rng.uniform(-1.2, 1.2, (shape.n, 1, shape.positions, 2)).astype(np.float32)
-        ogs.grid_sample(X, grid, num_threads=shape.n_threads)
+        ogs.grid_sample(X, grid, mode, num_threads=shape.n_threads)
         return list(recorded)
 
     return phases
@@ -134,6 +135,14 @@ def test_rounds_of_shared_panels_cover_all_batches_and_channels(phases_of):
     for phase in (PACKING, READING):
         rounds = [(p.first_batch, p.first_channel) for p in phases if p.phase == phase]
         assert rounds == expected
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic", "lanczos3"])
+def test_tiles_of_a_large_launch_are_whole_vectors(mode, phases_of):
+    shape = SHAPES[UNPACKED]
+    tile_positions = plan_of(phases_of(shape, mode)[0]).tile_positions
+    assert 0 < tile_positions < shape.positions
+    assert tile_positions % (CACHE_LINE // np.dtype(np.float32).itemsize) == 0
 
 
 def test_table_has_each_way_of_packing():
