@@ -458,6 +458,18 @@ def test_session_of_a_function_is_opened_again_with_its_choice(chosen: bool) -> 
     assert len(records) == n_calls
 
 
+@pytest.mark.parametrize("way", [way_param(way="provider")])
+def test_provider_fuses_a_compiled_op_that_computes_the_grid(way: str) -> None:
+    model = transformer()
+    patched = ogs.patch_model(
+        model, target="compiled", nodes=lambda record: record.operator == "AffineGrid"
+    )
+    session = WAYS[way](patched)
+    assert count_fused(session) == 1
+    (expected,) = WAYS["compiled file"](model).run(None, transformer_feeds())
+    assert_identical(session.run(None, transformer_feeds())[0], expected)
+
+
 SAVED_CHAINS = [
     f"{chain.__name__}, float32, linear-reflection-aligned, known lengths" for chain in CHAINS
 ]

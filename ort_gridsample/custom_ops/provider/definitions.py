@@ -18,7 +18,14 @@ _MICROSOFT = "com.microsoft"
 #: The domains of the operators.
 DOMAINS = ("", _MICROSOFT)
 #: The operators of the nodes that may compute a fused grid.
-FUSED_OPERATORS = TRACED_OPERATORS | GRID_OPERATORS.keys() | {"Cast"}
+FUSED_OPERATORS = frozenset(
+    {
+        *TRACED_OPERATORS,
+        *GRID_OPERATORS,
+        *(spec.OP_SPECS[name].compiled_type for name in GRID_OPERATORS),
+        "Cast",
+    }
+)
 #: The versions of an operator whose later versions are not known yet.
 _LAST = 1 << 20
 #: The types of com.microsoft's GridSample that have kernels.

@@ -10,6 +10,7 @@ import onnx
 
 from ...detection.match import Match
 from ...detection.programs import Scalar
+from ...dialects.table import COMPILED_DOMAIN
 from ...graph.new_names import Names
 from ...graph.scope import Scope
 from ...graph.use_def import UseDef
@@ -146,7 +147,7 @@ def _check_grid_is_not_computed(match: Match) -> None:
 
 
 def _check_kernel(match: Match) -> None:
-    """Check that the provider has a kernel for the single node of ``match``.
+    """Check that the provider has a kernel for the single node of ``match``, or a compiled op.
 
     Raises:
         NotFusedError: it has none.
@@ -154,7 +155,7 @@ def _check_kernel(match: Match) -> None:
     node = match.record
     if node.error is not None:
         raise NotFusedError(str(node.error))
-    if node.domain not in DOMAINS:
+    if node.domain not in (*DOMAINS, COMPILED_DOMAIN):
         raise NotFusedError(f"nodes of the domain {node.domain!r} are not fused")
     if node.operator != "GridSample":
         return
