@@ -253,6 +253,25 @@ def test_description_of_an_op_that_fails_is_an_error_of_the_registration_only(
     assert onnxruntime.InferenceSession(patched, options).get_outputs()
 
 
+def test_ops_with_compiled_descriptions_are_not_described_by_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The Python functions are called before, so that their results are kept."""
+    describe = Mock()
+    monkeypatch.setattr(registry.CompiledOps, "_describe", describe)
+    registry.CompiledOps().register(onnxruntime.SessionOptions())
+    assert describe.called
+    describe.reset_mock()
+    ops = registry.CompiledOps()
+    ops.compile_descriptions()
+    options = quiet_options()
+    ops.register(options)
+    assert not describe.called
+    model = grid_sample_model("float32", "float32", 2, [Attributes()])
+    patched = ogs.patch_model(model, target="compiled").SerializeToString()
+    assert onnxruntime.InferenceSession(patched, options).get_outputs()
+
+
 def test_output_larger_than_the_address_space_is_refused() -> None:
     session = open_compiled(loose(grid_sample_model("float32", "float32", 1, [Attributes()])))
     X = np.zeros((1, 1 << 60, 0), np.float32)

@@ -83,6 +83,7 @@ class CompiledOps:
         for name, function in DESCRIPTION_FUNCTIONS.items():
             callbacks[name] = _description_callback(function)
         self._descriptions = {name: callbacks[name] for name in DESCRIPTION_FUNCTIONS}
+        self._has_compiled_descriptions = False
         callbacks["CreateKernelV2"] = c_api.callback(4, self._create_kernel, _kernel_failure)
         callbacks["InferOutputShapeFn"] = c_api.callback(2, self._infer_shape, _inference_failure)
         n_arguments = trampoline.ENTRY_POINTS[trampoline.ENTRY_POINT]
@@ -175,6 +176,7 @@ class CompiledOps:
         function_specs = [(description_function, name) for name in DESCRIPTION_FUNCTIONS]
         compiled = dict(zip(DESCRIPTION_FUNCTIONS, addresses(function_specs), strict=True))
         with self._lock:
+            self._has_compiled_descriptions = True
             self._addresses |= compiled
             for op_address in self._overloads:
                 struct = _OpStruct.from_address(op_address)
@@ -237,7 +239,8 @@ class CompiledOps:
         offset = image.add_records(OP, *rows)
         address = load_image(image) + offset
         for overload in overloads:
-            self._describe(_OpStruct.from_address(address))
+            if not self._has_compiled_descriptions:
+                self._describe(_OpStruct.from_address(address))
             self._overloads[address] = overload
             self._op_addresses[overload] = address
             address += OP.itemsize
