@@ -79,7 +79,7 @@ class Trial:
         try:
             [[output]] = runner.run(self.model, [self.feeds], optimized=True)
         except Exception as error:
-            return one_line(error)
+            return one_line(error) or type(error).__name__
         if self.expected is None:
             return ""
         if output.shape != self.expected.shape:

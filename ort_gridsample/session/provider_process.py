@@ -13,7 +13,7 @@ from typing import IO, Any, TypeAlias
 
 from ..reference.arrays import Array
 from ..system.process import interpreter
-from . import accelerator_process
+from . import provider_script
 
 #: Execution providers with their options.
 Providers: TypeAlias = Sequence[tuple[str, Mapping[str, str]]]
@@ -28,7 +28,7 @@ _IS_LEFT_TO_CPU = "fallback to CPU EP has been explicitly disabled"
 _MAX_ERROR_LENGTH = 300
 #: The reason if no process can be started.
 NO_PYTHON = "a host program that embeds Python cannot start a probe process"
-_SCRIPT = Path(accelerator_process.__file__)
+_SCRIPT = Path(provider_script.__file__)
 
 
 class ProviderProcess:
@@ -73,7 +73,7 @@ class ProviderProcess:
         raise RuntimeError(outputs if is_short else f"…{outputs[-_MAX_ERROR_LENGTH:]}")
 
     def _call(self, *arguments: object) -> list[list[Array]] | str:
-        """Call :func:`accelerator_process.answer` with ``arguments`` in the process.
+        """Call :func:`provider_script.answer` with ``arguments`` in the process.
 
         Returns:
             The outputs of the runs, or the reason why there are none.
@@ -107,7 +107,7 @@ class ProviderProcess:
 
 
 def _start(python: str) -> subprocess.Popen[bytes]:
-    """Start the process of :mod:`.accelerator_process` with the path of this Python."""
+    """Start the process of :mod:`.provider_script` with the path of this Python."""
     run_script = f"runpy.run_path({str(_SCRIPT)!r}, None, '__main__')"
     code = f"import sys, runpy; sys.path[:] = {sys.path!r}; {run_script}"
     pipes: Any = {
@@ -125,7 +125,7 @@ def _skip_output(stdout: IO[bytes]) -> None:
         EOFError: the process ended.
     """
     line = stdout.readline()
-    while not line.endswith(accelerator_process.READY):
+    while not line.endswith(provider_script.READY):
         if not line:
             raise EOFError
         line = stdout.readline()

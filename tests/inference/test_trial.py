@@ -44,8 +44,9 @@ def test_trial_with_the_right_output_is_not_refused(output: np.ndarray) -> None:
         (ARRAY * np.inf, "its answer is off by inf where values are in [0, 1]"),
         (ARRAY[0], "its answer is of shape (2,), expected (1, 2)"),
         (RuntimeError("no\n  kernel"), "no kernel"),
+        (KeyError(), "KeyError"),
     ],
-    ids=["far", "NaN", "infinite", "shape", "error"],
+    ids=["far", "NaN", "infinite", "shape", "error", "error without a message"],
 )
 def test_trial_that_fails_is_refused_with_the_reason(
     output: np.ndarray | Exception, expected: str

@@ -20,7 +20,7 @@ from support.compiled_sources import compiled_specs, kernel_function, library_fu
 ROOT = Path(ogs.__file__).parents[1]
 
 #: A module that mutmut cannot change, because it runs as a script under another name.
-SCRIPT = "ort_gridsample/session/accelerator_process.py"
+SCRIPT = "ort_gridsample/session/provider_script.py"
 
 #: Print the modules of ``modules`` that can be imported without Numba.
 IMPORT_WITHOUT_NUMBA = """

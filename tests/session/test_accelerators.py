@@ -35,10 +35,10 @@ from ort_gridsample.session import (
     provider_process,
 )
 from ort_gridsample.session.accelerator_answers import RUNS, AnswerCache
-from ort_gridsample.session.accelerator_process import READY
 from ort_gridsample.session.accelerators import AcceleratorProbe, ProviderForm
 from ort_gridsample.session.probe_cases import build_case
 from ort_gridsample.session.provider_process import ProviderProcess
+from ort_gridsample.session.provider_script import READY
 from support.attention_models import form
 from support.compare import refusal
 from support.decomposed_models import BILINEAR_ZEROS, load_decomposed
