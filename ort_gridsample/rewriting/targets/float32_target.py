@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import onnx
@@ -73,7 +74,7 @@ def _casts(record: NodeRecord) -> dict[str, str]:
     }
 
 
-def _in_float32(record: NodeRecord, values: dict[str, str], output: str) -> NodeRecord:
+def _in_float32(record: NodeRecord, values: Mapping[str, str], output: str) -> NodeRecord:
     """Return the record of a node with all floats as float32.
 
     Args:
