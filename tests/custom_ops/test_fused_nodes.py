@@ -1,7 +1,8 @@
-"""How the execution provider fuses nodes: failures and signals while it searches a graph."""
+"""How the execution provider fuses nodes: states, failures and signals while it searches."""
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import sys
 from collections.abc import Callable
@@ -11,7 +12,14 @@ import onnxruntime
 import pytest
 
 from ort_gridsample.custom_ops import signals
-from ort_gridsample.custom_ops.provider import fused_nodes, grid_fusion
+from ort_gridsample.custom_ops.compiled_ops import c_api
+from ort_gridsample.custom_ops.compiled_ops.catalog import find_op
+from ort_gridsample.custom_ops.provider import compute_infos, fused_nodes, grid_fusion
+from ort_gridsample.custom_ops.provider.attention_fusion import FusedAttention
+from ort_gridsample.custom_ops.provider.node_info import create_state
+from ort_gridsample.custom_ops.provider.structs import COMPUTE_INFO
+from ort_gridsample.dialects.table import ATTENTION
+from ort_gridsample.kernels.compilation import compiled_function
 from support.attention_forms import SMALL
 from support.attention_models import form, form_feeds
 from support.grid_forms import chain_form, flow
@@ -47,6 +55,61 @@ def test_failure_to_create_the_node_leaves_single_nodes(monkeypatch: pytest.Monk
     np.testing.assert_allclose(
         session.run(None, feeds)[0], open_native(model).run(None, feeds)[0], atol=1e-5
     )
+
+
+def test_failure_to_compile_an_attention_leaves_single_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(FusedAttention, "compile", fail)
+    assert count_fused(open_provider(form(SMALL))) == 0
+
+
+def test_state_of_a_node_of_another_interface_is_refused_with_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fused node has the errors of the op, and they name the node of the model."""
+    apis: list[int] = []
+    compile_attention = FusedAttention.compile
+
+    def compile_and_keep(self: FusedAttention, api: int) -> None:
+        apis.append(api)
+        compile_attention(self, api)
+
+    monkeypatch.setattr(FusedAttention, "compile", compile_and_keep)
+    open_provider(form(SMALL))
+    types = ("float32", "int64", "float32", "float32")
+    op = find_op(ATTENTION, types)
+    assert op is not None
+    with pytest.raises(RuntimeError) as failure:
+        create_state(op, types, {"node": "(Y)", "interface": 99}, apis[0])
+    place, _, problem = str(failure.value).partition(": ")
+    assert place == "DeformableAttention node with output 'Y'"
+    assert problem.startswith("interface is 99, expected 1")
+
+
+@pytest.mark.parametrize("is_created_by_op", [False, True])
+def test_release_destroys_a_state_that_an_op_created(is_created_by_op: bool) -> None:
+    destroyed: list[int] = []
+
+    def destroy(state: int) -> int:
+        destroyed.append(state)
+        return 0
+
+    callback = c_api.callback(1, destroy, lambda *_: 0)
+    allocate = compiled_function((compute_infos.allocate_block,)).address()
+    release = compiled_function((compute_infos.release_compute_infos,)).address()
+    info = c_api.function(allocate, 1)(COMPUTE_INFO.itemsize)
+    fields = np.zeros((), COMPUTE_INFO)
+    fields["state"] = 1 << 40
+    if is_created_by_op:
+        fields["destroy"] = c_api.address_of_callback(callback)
+    ctypes.memmove(info, fields.tobytes(), COMPUTE_INFO.itemsize)
+    infos = c_api.word(info)
+    c_api.function(release, 3)(0, ctypes.addressof(infos), 1)
+    assert destroyed == ([1 << 40] if is_created_by_op else [])
 
 
 @pytest.mark.parametrize(("computed", "count"), [("Neg", 0), ("Identity", 0), ("Neg-Transpose", 1)])
