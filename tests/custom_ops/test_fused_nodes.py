@@ -10,13 +10,14 @@ from collections.abc import Callable
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import helper
 
 from ort_gridsample.custom_ops import signals
 from ort_gridsample.custom_ops.compiled_ops import c_api
 from ort_gridsample.custom_ops.compiled_ops.catalog import find_op
+from ort_gridsample.custom_ops.compiled_ops.registry import compiled_ops
 from ort_gridsample.custom_ops.provider import compute_infos, fused_nodes, grid_fusion
 from ort_gridsample.custom_ops.provider.attention_fusion import FusedAttention
-from ort_gridsample.custom_ops.provider.node_info import create_state
 from ort_gridsample.custom_ops.provider.structs import COMPUTE_INFO
 from ort_gridsample.dialects.table import ATTENTION
 from ort_gridsample.kernels.compilation import compiled_function
@@ -63,35 +64,24 @@ def test_failure_to_compile_an_attention_leaves_single_nodes(
     def fail(*arguments: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(FusedAttention, "compile", fail)
+    monkeypatch.setattr(FusedAttention, "prepare", fail)
     assert count_fused(open_provider(form(SMALL))) == 0
 
 
-def test_state_of_a_node_of_another_interface_is_refused_with_its_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A fused node has the errors of the op, and they name the node of the model."""
-    apis: list[int] = []
-    compile_attention = FusedAttention.compile
-
-    def compile_and_keep(self: FusedAttention, api: int) -> None:
-        apis.append(api)
-        compile_attention(self, api)
-
-    monkeypatch.setattr(FusedAttention, "compile", compile_and_keep)
-    open_provider(form(SMALL))
+def test_create_state_of_another_interface_raises_the_error_of_the_op() -> None:
+    open_provider(form(SMALL))  # creates the ops
     types = ("float32", "int64", "float32", "float32")
     op = find_op(ATTENTION, types)
     assert op is not None
+    node = helper.make_node(ATTENTION, [], [], node="(Y)", interface=99)
     with pytest.raises(RuntimeError) as failure:
-        create_state(op, types, {"node": "(Y)", "interface": 99}, apis[0])
+        compiled_ops().create_state(op, types, node)
     place, _, problem = str(failure.value).partition(": ")
     assert place == "DeformableAttention node with output 'Y'"
     assert problem.startswith("interface is 99, expected 1")
 
 
-@pytest.mark.parametrize("is_created_by_op", [False, True])
-def test_release_destroys_a_state_that_an_op_created(is_created_by_op: bool) -> None:
+def test_release_of_fused_nodes_destroys_their_states() -> None:
     destroyed: list[int] = []
 
     def destroy(state: int) -> int:
@@ -101,15 +91,16 @@ def test_release_destroys_a_state_that_an_op_created(is_created_by_op: bool) -> 
     callback = c_api.callback(1, destroy, lambda *_: 0)
     allocate = compiled_function((compute_infos.allocate_block,)).address()
     release = compiled_function((compute_infos.release_compute_infos,)).address()
-    info = c_api.function(allocate, 1)(COMPUTE_INFO.itemsize)
-    fields = np.zeros((), COMPUTE_INFO)
-    fields["state"] = 1 << 40
-    if is_created_by_op:
+    states = [1 << 40, 1 << 41]
+    infos = (c_api.word * len(states))()
+    for index, state in enumerate(states):
+        fields = np.zeros((), COMPUTE_INFO)
+        fields["state"] = state
         fields["destroy"] = c_api.address_of_callback(callback)
-    ctypes.memmove(info, fields.tobytes(), COMPUTE_INFO.itemsize)
-    infos = c_api.word(info)
-    c_api.function(release, 3)(0, ctypes.addressof(infos), 1)
-    assert destroyed == ([1 << 40] if is_created_by_op else [])
+        infos[index] = c_api.function(allocate, 1)(COMPUTE_INFO.itemsize)
+        ctypes.memmove(infos[index], fields.tobytes(), COMPUTE_INFO.itemsize)
+    c_api.function(release, 3)(0, ctypes.addressof(infos), len(states))
+    assert destroyed == states
 
 
 @pytest.mark.parametrize(("computed", "count"), [("Neg", 0), ("Identity", 0), ("Neg-Transpose", 1)])
