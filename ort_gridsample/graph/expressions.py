@@ -274,6 +274,10 @@ class Expressions:
             return self.op("ReduceSum", x, axes=(axis,), keepdims=int(keepdims))
         return self.op("ReduceSum", x, self.constant([axis]), keepdims=int(keepdims))
 
+    def prod(self, row: Tensor) -> Tensor:
+        """Return the product of the elements of a row, (1,)."""
+        return self.op("ReduceProd", row, keepdims=1)
+
     def pad(self, x: Tensor, before_and_after: Sequence[int]) -> Tensor:
         """Return ``x`` with a number of zeros before and after it on each axis."""
         return self.op("Pad", x, self.constant([*before_and_after] * 2))

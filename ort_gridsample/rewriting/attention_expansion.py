@@ -201,7 +201,7 @@ class AttentionExpansion:
     ) -> _Offset:
         """Return the first pixel after a level that begins at ``begin``."""
         if constant_lengths is None:
-            area = self._e.op("ReduceProd", lengths, keepdims=1)
+            area = self._e.prod(lengths)
             return _Offset(begin.value + area, None)
         known_area = math.prod(constant_lengths)
         if begin.known is not None:
@@ -344,7 +344,7 @@ class AttentionExpansion:
         e = self._e
         by_head = e.transpose(weights, [0, 2, 1, 3])
         shape = [axis_lengths.images, 1, e.lengths(by_head, 2, 3)]
-        product = e.op("Concat", *samples, axis=3) * self._reshaped(by_head, shape)
+        product = e.concatenate(samples, axis=3) * self._reshaped(by_head, shape)
         return e.sum(product, -1, keepdims=False)
 
     def _output(self, total: Tensor, axis_lengths: AxisLengths) -> Tensor:

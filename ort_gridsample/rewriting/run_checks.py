@@ -136,7 +136,7 @@ class _OperandChecks:
             actual.append(e.slice(shape, e.row(3), e.row(-2)))  # without L: empty
             expected.append(n_levels)
         point_axes = e.slice(shape, e.row(3), e.row(-1))
-        actual += [e.op("ReduceProd", point_axes, keepdims=1), e.gather(shape, [-1])]
+        actual += [e.prod(point_axes), e.gather(shape, [-1])]
         expected.append(e.row(sum(self._points), self._r))
         rows = e.concatenate(actual), e.concatenate(expected)
         return e.op("Reshape", locations, self._require_same(shape, *rows, argument, expectation))
@@ -204,5 +204,5 @@ def _with_merged_points(shape: Tensor, *, end: int) -> Tensor:
     """
     e = shape.owner
     point_axes = e.slice(shape, e.row(3), e.row(end))
-    n_points = e.op("ReduceProd", point_axes, keepdims=1)
+    n_points = e.prod(point_axes)
     return e.concatenate([e.gather(shape, [0, 1, 2]), n_points])

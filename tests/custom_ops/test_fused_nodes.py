@@ -1,7 +1,8 @@
-"""How the execution provider fuses nodes: failures and signals while it searches a graph."""
+"""How the execution provider fuses nodes: states, failures and signals while it searches."""
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import sys
 from collections.abc import Callable
@@ -9,9 +10,17 @@ from collections.abc import Callable
 import numpy as np
 import onnxruntime
 import pytest
+from onnx import helper
 
 from ort_gridsample.custom_ops import signals
-from ort_gridsample.custom_ops.provider import fused_nodes, grid_fusion
+from ort_gridsample.custom_ops.compiled_ops import c_api
+from ort_gridsample.custom_ops.compiled_ops.catalog import find_op
+from ort_gridsample.custom_ops.compiled_ops.registry import compiled_ops
+from ort_gridsample.custom_ops.provider import compute_infos, fused_nodes, grid_fusion
+from ort_gridsample.custom_ops.provider.attention_fusion import FusedAttention
+from ort_gridsample.custom_ops.provider.structs import COMPUTE_INFO
+from ort_gridsample.dialects.table import ATTENTION
+from ort_gridsample.kernels.compilation import compiled_function
 from support.attention_forms import SMALL
 from support.attention_models import form, form_feeds
 from support.grid_forms import chain_form, flow
@@ -47,6 +56,51 @@ def test_failure_to_create_the_node_leaves_single_nodes(monkeypatch: pytest.Monk
     np.testing.assert_allclose(
         session.run(None, feeds)[0], open_native(model).run(None, feeds)[0], atol=1e-5
     )
+
+
+def test_failure_to_compile_an_attention_leaves_single_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(FusedAttention, "prepare", fail)
+    assert count_fused(open_provider(form(SMALL))) == 0
+
+
+def test_create_state_of_another_interface_raises_the_error_of_the_op() -> None:
+    open_provider(form(SMALL))  # creates the ops
+    types = ("float32", "int64", "float32", "float32")
+    op = find_op(ATTENTION, types)
+    assert op is not None
+    node = helper.make_node(ATTENTION, [], [], node="(Y)", interface=99)
+    with pytest.raises(RuntimeError) as failure:
+        compiled_ops().create_state(op, types, node)
+    place, _, problem = str(failure.value).partition(": ")
+    assert place == "DeformableAttention node with output 'Y'"
+    assert problem.startswith("interface is 99, expected 1")
+
+
+def test_release_of_fused_nodes_destroys_their_states() -> None:
+    destroyed: list[int] = []
+
+    def destroy(state: int) -> int:
+        destroyed.append(state)
+        return 0
+
+    callback = c_api.callback(1, destroy, lambda *_: 0)
+    allocate = compiled_function((compute_infos.allocate_block,)).address()
+    release = compiled_function((compute_infos.release_compute_infos,)).address()
+    states = [1 << 40, 1 << 41]
+    infos = (c_api.word * len(states))()
+    for index, state in enumerate(states):
+        fields = np.zeros((), COMPUTE_INFO)
+        fields["state"] = state
+        fields["destroy"] = c_api.address_of_callback(callback)
+        infos[index] = c_api.function(allocate, 1)(COMPUTE_INFO.itemsize)
+        ctypes.memmove(infos[index], fields.tobytes(), COMPUTE_INFO.itemsize)
+    c_api.function(release, 3)(0, ctypes.addressof(infos), len(states))
+    assert destroyed == states
 
 
 @pytest.mark.parametrize(("computed", "count"), [("Neg", 0), ("Identity", 0), ("Neg-Transpose", 1)])

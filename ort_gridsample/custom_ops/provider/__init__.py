@@ -13,6 +13,6 @@ In this process the provider also fuses nodes:
 2. ``fusion`` finds subgraphs that become one node: deformable attention (``attention_fusion``), and
    GridSamples with the nodes that compute their grids (``grid_fusion``).
 3. ``fused_nodes`` passes the subgraphs to ONNX Runtime, and creates the fused nodes.
-4. The op creates the state of a fused attention from attributes (``node_info``), and computes it.
-   ``fused_grid`` computes a fused GridSample, in compiled code.
+4. The op creates the state of a fused node from attributes, and computes the output. ``fused_grid``
+   first collects the inputs of a fused GridSample, in compiled code.
 """

@@ -61,7 +61,7 @@ class DetectedAttention(AttentionSource):
             for level in others
         ]
         points = [point for level in others for point in level.points]
-        product = e.op("Concat", *samples, axis=3) * self._weights_of(points)
+        product = e.concatenate(samples, axis=3) * self._weights_of(points)
         return e.sum(product, -1, keepdims=False)
 
     def _weights_of(self, points: Sequence[int]) -> Tensor:
@@ -103,7 +103,7 @@ class DetectedAttention(AttentionSource):
         if level is None:
             return -1
         output_lengths = e.lengths(e.input(level.sample.values["grid"]), *range(1, 1 + attention.r))
-        return e.op("ReduceProd", output_lengths, keepdims=1) / level.points
+        return e.prod(output_lengths) / level.points
 
     def _lengths_of(self, level: Level) -> Tensor:
         """Return the spatial lengths of a level, (r,)."""
@@ -119,7 +119,7 @@ class DetectedAttention(AttentionSource):
         lengths = [length.known for length in level.lengths if length.known is not None]
         if len(lengths) == len(level.lengths):
             return math.prod(lengths)
-        return self.e.op("ReduceProd", self._lengths_of(level), keepdims=1)
+        return self.e.prod(self._lengths_of(level))
 
     def call(self) -> AttentionCall:
         return AttentionCall(
