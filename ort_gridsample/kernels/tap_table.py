@@ -39,7 +39,7 @@ from .axis_vectors import (
     vectors_of,
 )
 from .halves import widened
-from .lanes import Lanes
+from .lanes import VECTORS, Lanes
 from .llvm_helpers import INT64, ITEMSIZE, array_structs, if_equal, load_vector, store_vector
 from .pointers import array_at
 from .simd import CONTIGUOUS, GATHERED, MASKED, OUTSIDE_BIT
@@ -146,7 +146,10 @@ def _write_unpadded_taps(
                 with vectors_of(builder, positions, row.lanes) as vector:
                     begin = vector.begin
                     x = unnormalize(row.coordinates(begin), row.axis.numbers)
-                    is_inside = x.is_at_least(lowest) & highest.is_at_least(x)
+                    # With taps after the base, coordinates are before the last pixel if these are
+                    # inside. Otherwise the last pixel may be that of a coordinate to be padded.
+                    end = rule.base(VECTORS, x) if rule.offsets[-1] > 0 else x
+                    is_inside = x.is_at_least(lowest) & highest.is_at_least(end)
                     with builder.if_then(builder.not_(is_inside.all()), likely=False):
                         builder.store(FALSE, result)
                         vector.end_loop()

@@ -120,3 +120,15 @@ def test_taps_of_random_cases_are_the_same_to_the_bit(mode: str) -> None:
                 bits = Y.view(np.uint32)[is_compared]
                 np.testing.assert_array_equal(bits, expected[1].view(np.uint32)[is_compared])
     assert n_compared > 100 * N_CASES
+
+
+@pytest.mark.parametrize("padding_mode", PADDING_RULES)
+def test_nearest_pixel_of_an_outer_edge_is_that_of_the_padded_coordinate(padding_mode: str) -> None:
+    """The edge is a tie, and padding may move it to a tie that is rounded to another pixel."""
+    edges = np.array([[-1], [1]], np.float32)
+    for length, edge in itertools.product((2, 3, 4, 5), edges):
+        sample = Sample((length,), edge[None], "nearest", padding_mode, False)
+        expected, *others = outputs(sample).items()
+        for way, Y in others:
+            with about((way, sample)):
+                np.testing.assert_array_equal(Y, expected[1])

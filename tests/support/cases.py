@@ -6,14 +6,12 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import ml_dtypes
 import numpy as np
 
 from ort_gridsample import spec
-from ort_gridsample.reference.coordinates import PADDING_RULES
-from ort_gridsample.reference.taps import MODE_RULES
 from support import oracle
 from support.oracle import Expected
 
@@ -97,7 +95,11 @@ ATTRIBUTES = tuple(
 #: Those with a mode or a padding that no specification has.
 EXTENDED_ATTRIBUTES = tuple(
     Attributes(*values)
-    for values in itertools.product(MODE_RULES, PADDING_RULES, (False, True))
+    for values in itertools.product(
+        dict.fromkeys(map(spec.mode_of, get_args(spec.ModeName))),
+        get_args(spec.PaddingModeName),
+        (False, True),
+    )
     if Attributes(*values) not in ATTRIBUTES
 )
 
