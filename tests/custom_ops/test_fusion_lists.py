@@ -12,23 +12,15 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-import onnx
 import onnxruntime
 import pytest
-from onnx import inliner
 
 from ort_gridsample import versions
-from ort_gridsample.custom_ops.provider import fused_nodes, fusion
-from ort_gridsample.custom_ops.provider.attention_fusion import FusedAttention
-from ort_gridsample.custom_ops.provider.fused_subgraph import FusedSubgraph
-from ort_gridsample.custom_ops.provider.ort_graph import Graph
-from ort_gridsample.dialects.table import ATTENTION
-from ort_gridsample.session.accelerators import AcceleratorProbe
-from ort_gridsample.session.prediction import predict_placements
 from support.cases import Attributes
 from support.exported_models import EXPORTED_FOLDER, EXPORTED_MODELS
+from support.fusion_lists import fused_by_provider, fused_by_session
 from support.models import grid_sample_model
-from support.paths import needs_provider, provider_options
+from support.paths import needs_provider
 
 #: The release whose optimizations the rows describe.
 RELEASE = "1.32"
@@ -39,9 +31,6 @@ pytestmark = [
         reason=f"releases before {RELEASE} optimize graphs in other ways",
     ),
 ]
-
-#: Whether a node is an attention or a GridSample, and the value that it computes.
-Fused = tuple[str, str]
 
 
 class Difference(NamedTuple):
@@ -119,39 +108,6 @@ def models() -> dict[str, bytes]:
             for name in archive.namelist():
                 contents[f"{path.stem}/{name.removesuffix('.onnx')}"] = archive.read(name)
     return contents
-
-
-def fused_by_session(model: bytes) -> set[Fused]:
-    """Return what a session fuses. Its ops are not compiled.
-
-    Functions are inlined, because the provider gets the nodes of each call.
-    """
-    proto = onnx.load_from_string(model)
-    if proto.functions:
-        model = inliner.inline_local_functions(proto).SerializeToString()
-    probe = AcceleratorProbe((), "lower", only_sampling_nodes=False)
-    return {
-        (placement.record.operator, placement.record.output)
-        for placement in predict_placements(model, probe)
-        if placement.fused and placement.is_ours
-    }
-
-
-def fused_by_provider(model: bytes, monkeypatch: pytest.MonkeyPatch) -> set[Fused]:
-    """Return what the provider fuses. Its nodes are not compiled."""
-    fused = set[Fused]()
-
-    def search(graph: Graph) -> list[FusedSubgraph]:
-        for subgraph in fusion.find_fused_subgraphs(graph):
-            is_attention = isinstance(subgraph, FusedAttention)
-            fused.add((ATTENTION if is_attention else "GridSample", subgraph.output))
-        return []
-
-    monkeypatch.setattr(fused_nodes, "find_fused_subgraphs", search)
-    options = provider_options()
-    options.log_severity_level = 4
-    onnxruntime.InferenceSession(model, options)
-    return fused
 
 
 @pytest.mark.parametrize("name", models())

@@ -8,7 +8,10 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import onnxruntime
 import pytest
+
+from ort_gridsample import versions
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("torch.onnx.symbolic_helper", reason="this PyTorch has no older exporter")
@@ -24,6 +27,8 @@ from support.exporter_sweep import (
     runs_of,
     sampled_cases,
 )
+from support.fusion_lists import fused_by_provider, fused_by_session
+from support.paths import needs_provider
 from support.torch_exporters import WAYS, failures, native_problem, without_opset_11
 from support.torch_operations import OPERATIONS
 
@@ -40,6 +45,28 @@ REFUSALS: dict[tuple[str, str], tuple[tuple[str, ...], str]] = {
     ("dynamo", "linspace"): (("all",), "inferred a static shape of"),
 }
 MAX_REFUSED_SHARE = 0.04
+_MOVED = "onnxruntime's transpose optimizer moves the Transpose of the grid before a node that pads"
+_UNKNOWN = (
+    "the provider does not read the nodes from which a session infers the number of coordinates"
+)
+#: The case -> why only a session fuses the nodes of its grid. In deformable attention, the sampler
+#: of this module has the output (B, H·D, Q), and the provider writes (B, Q, H·D) only.
+NOT_FUSED_BY_PROVIDER = {
+    "index_channels_by_list-cumsum_of_mask-images-transpose-torchscript-batch": _UNKNOWN,
+    "pad_circular-unfold-twice-assign_to_slice-torchscript-batch": _UNKNOWN,
+    "flip_channels-interpolate_to_half-affine-sort-dynamo-batch": _UNKNOWN,
+    "layer_norm-expand_constant-affine-interpolate_to_half-torchscript-static": (
+        "onnxruntime folds the Expand of an operand, which then has no spatial axes"
+    ),
+    "float64-pad_circular-twice-cumsum-torchscript-all": _MOVED,
+    "cat-pad_replicate-volumes-topk_of_positions-dynamo-batch": _MOVED,
+    "repeat-pad_circular-images-remainder-dynamo-static": _MOVED,
+    "slice_columns_to_the_last-pad_by_negative-affine-normalize-dynamo-static": _MOVED,
+    "sort-pad_constant-affine-cat_zeros-dynamo-batch": _MOVED,
+    "valid_ratio-pad_reflect-images-clamp_min-dynamo-all": _MOVED,
+}
+#: The release of onnxruntime whose optimizations these rows describe.
+RELEASE = "1.32"
 
 
 def refusal_of(case: Case) -> str:
@@ -73,6 +100,34 @@ def assert_runs_in_all_ways(case: Case, folder: Path) -> None:
 @pytest.mark.parametrize("case", SAMPLE, ids=str)
 def test_exported_sample_has_the_outputs_of_pytorch(case: Case, tmp_path: Path) -> None:
     assert_runs_in_all_ways(case, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=str(case), marks=needs_provider) for case in SAMPLE]
+)
+@pytest.mark.skipif(
+    not versions.is_at_least(onnxruntime.__version__, RELEASE),
+    reason=f"releases before {RELEASE} optimize graphs in other ways",
+)
+def test_session_and_provider_fuse_the_same_nodes_of_an_exported_sample(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        model = exported(case).SerializeToString()
+    except Exception:
+        if refusal_of(case):
+            pytest.skip(f"the {case.exporter} exporter refuses it")
+        raise
+    session = fused_by_session(model)
+    provider = fused_by_provider(model, monkeypatch)
+    assert provider <= session
+    is_limited = str(case) in NOT_FUSED_BY_PROVIDER or case.sampler == "attention"
+    assert is_limited or provider == session
+
+
+def test_each_row_of_the_provider_is_a_case_of_the_sample() -> None:
+    assert {*NOT_FUSED_BY_PROVIDER} <= {*map(str, SAMPLE)}
 
 
 @pytest.mark.sweep
