@@ -58,7 +58,7 @@ def test_nodes_of_other_packages_have_an_op_in_each_domain_that_their_row_states
 def test_op_of_another_packages_attention_has_the_inputs_of_its_signature() -> None:
     for op in itertools.chain(*catalog.FOREIGN_DOMAINS.values()):
         if op.op_type in table.ATTENTION_SIGNATURES:
-            assert op.inputs == table.ATTENTION_SIGNATURES[op.op_type].inputs
+            assert op.inputs == tuple(table.ATTENTION_SIGNATURES[op.op_type].inputs)
 
 
 def test_codes_of_grid_sampler_are_those_of_its_dialect() -> None:
