@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ... import spec
-from ...detection.coordinate_rules import TRACED_OPERATORS
+from ...detection.coordinate_rules import COORDINATE_RULES
 from ..compiled_ops.catalog import OPS, Op
 
 #: The name of the provider.
@@ -20,7 +20,7 @@ PROVIDER_OPERATORS = ("GridSample", "AffineGrid")
 #: The domains of the operators.
 DOMAINS = ("", _MICROSOFT)
 #: The operators of the nodes that may compute a fused grid.
-GRID_OPERATORS = TRACED_OPERATORS | {"AffineGrid", "Cast"}
+GRID_OPERATORS = COORDINATE_RULES.keys() | {"AffineGrid", "Cast"}
 #: The versions of an operator whose later versions are not known yet.
 _LAST = 1 << 20
 #: The types of com.microsoft's GridSample that have kernels.
