@@ -22,6 +22,9 @@ from .grid_rules import trace_grid
 from .match import FusedGrid, Match
 from .programs import TYPES, Component, Program
 
+#: The layout operators whose inputs after the first one are shapes, axes and indices.
+_WITH_OPERANDS = LAYOUT_OPERATORS.keys() - {"Concat"}
+
 
 def find_fused_grid(
     use_def: UseDef,
@@ -161,7 +164,7 @@ def _operand_nodes(
     constants = set[int]()
     computed: list[str] = []
     for index in traced_nodes:
-        has_operands = scope.op_types[index] in LAYOUT_OPERATORS.keys() - {"Concat"}
+        has_operands = scope.op_types[index] in _WITH_OPERANDS
         for position, name in enumerate(scope.inputs[index]):
             maker = use_def.makers.get(name)
             if maker is not None and use_def.is_op(maker, ("Constant",)):

@@ -140,7 +140,7 @@ class ScopeLengths(InferredLengths):
     def _compute_shape(self, name: str) -> tuple[Length, ...] | None:
         """Return the inferred lengths, else those by the node, else new unknown factors."""
         inferred = self.inferred_shape(name)
-        if inferred is not None and all(length.known is not None for length in inferred):
+        if inferred is not None and not any(length.unknown for length in inferred):
             return inferred
         computed = self._shape_from_node(name)
         if inferred is None:

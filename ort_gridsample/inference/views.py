@@ -165,8 +165,10 @@ class View:
     def _is_whole(self, factors: Factors | None, axis: int) -> bool:
         """Whether ``factors`` are the whole ``axis`` of the input."""
         assert self.input_shape is not None  # it has the axis
-        whole = (Factor(self.input_shape[axis], axis),)
-        return factors == whole or (factors is not None and are_same(factors, whole))
+        length = self.input_shape[axis]
+        if factors == ((length, axis, ONE),):  # a Factor is such a tuple, which is made faster
+            return True
+        return factors is not None and are_same(factors, (Factor(length, axis),))
 
     def _is_same(self, axis: int, input_axis: int) -> bool:
         """Whether an axis of the output is one of the input, and not a repetition of it."""
@@ -431,7 +433,7 @@ def _view_of_reshape(node: _Node) -> View | None:
     """Return the view of a Reshape, in which 0 copies a length and -1 follows from the others."""
     input_shape = node.shape
     inferred = node.lengths.inferred_shape(node.output)
-    if inferred is not None and all(length.known is not None for length in inferred):
+    if inferred is not None and not any(length.unknown for length in inferred):
         return _in_order(node, input_shape, inferred)
     target = _reshape_target(node)
     if target is None:
