@@ -14,8 +14,7 @@ import onnx
 from onnx import numpy_helper
 
 from ..graph.scope import has_attribute_references
-from ..graph.use_def import UseDef
-from ..inference.lengths import SHAPE_OPERATORS, ScopeLengths
+from ..inference.lengths import InferredLengths
 from ..inference.types import Inference
 from ..inference.views import LAYOUT_OPERATORS
 from ..kernels.program_codes import MAX_STEPS, OPERATIONS
@@ -39,7 +38,7 @@ class CoordinateTracer:
     """Traces the coordinates of one grid back, and collects the nodes on the way.
 
     Args:
-        use_def: the use-def chains of the scope.
+        lengths: the lengths of the scope's values.
         inference: the inferred types of the scope's values.
         grid_rank: the rank of the grid.
         boundary: values that are not traced further.
@@ -47,7 +46,7 @@ class CoordinateTracer:
     Attributes:
         use_def: the use-def chains of the scope.
         grid_rank: the rank of the grid.
-        lengths: the lengths of the scope's values.
+        lengths: the lengths that inference states.
         nodes: the indices of the traced nodes.
         changes_grid: whether one of them is an Identity, or moves or changes a coordinate. Other
             nodes, such as an Expand to the lengths that a grid has, are removed by onnxruntime.
@@ -58,17 +57,17 @@ class CoordinateTracer:
 
     def __init__(
         self,
-        use_def: UseDef,
+        lengths: InferredLengths,
         inference: Inference,
         grid_rank: int,
         boundary: Collection[str] = (),
     ) -> None:
-        self.use_def = use_def
+        self.lengths = lengths
+        self.use_def = lengths.use_def
         self.grid_rank = grid_rank
         self.nodes: set[int] = set()
         self.changes_grid = False
         self.unused_concat_inputs: dict[str, set[str]] = {}
-        self.lengths = ScopeLengths(use_def, inference, {})
         self._inference = inference
         self._boundary = boundary
 
@@ -205,6 +204,9 @@ def _moved(
     tracer: CoordinateTracer, node: onnx.NodeProto, component: Component
 ) -> TracedNode | None:
     """The rule for layout operators that leave all axes except that of the coordinates alone."""
+    input_shape = tracer.shape(node.input[0])
+    if input_shape is None or len(input_shape) not in (tracer.grid_rank, tracer.grid_rank - 1):
+        return None
     view = tracer.lengths.view(component.name)
     if view is None or len(view.shape) != tracer.rank(component):
         return None
@@ -322,6 +324,3 @@ COORDINATE_RULES: Mapping[str, CoordinateRule] = {
     **dict.fromkeys(LAYOUT_OPERATORS, _moved),
     **dict.fromkeys(OPERATIONS, _step_with_scalar),
 }
-#: The operators whose values the search for fused grids reads: those with a rule, and those that
-#: compute the shapes of Reshapes.
-TRACED_OPERATORS = COORDINATE_RULES.keys() | SHAPE_OPERATORS

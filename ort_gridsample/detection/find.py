@@ -29,7 +29,7 @@ from ..inference.types import Inference, TypeAndShape
 from ..reference.arrays import Array
 from ..reference.plan import type_name
 from .attention.matcher import find_attentions, values_to_infer
-from .coordinate_rules import TRACED_OPERATORS
+from .coordinate_rules import COORDINATE_RULES
 from .decomposed import DecomposedSearch
 from .decomposed_matches import attention_match, decomposed_match
 from .fusion import find_fused_grid
@@ -177,7 +177,7 @@ def _candidate_scopes(
         use_def = UseDef(scope)
         if options.fused_grids:
             grids = [name for index in indices for name in scope.inputs[index][1:2]]
-            values = list(use_def.backward_closure([*values, *grids], TRACED_OPERATORS))
+            values = list(use_def.backward_closure([*values, *grids], COORDINATE_RULES))
         if options.attention:
             values = [*values, *values_to_infer(use_def)]
         candidates.append(_CandidateScope(use_def, indices, values))

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ..graph.scope import display_name
 from ..graph.use_def import UseDef, unread_nodes
-from ..inference.lengths import SHAPE_OPERATORS, ScopeLengths
+from ..inference.lengths import SHAPE_OPERATORS, InferredLengths, ScopeLengths
 from ..inference.types import Inference
 from ..inference.views import LAYOUT_OPERATORS
 from ..kernels.program_codes import MAX_SOURCES
@@ -22,6 +22,9 @@ from .coordinate_sources import CoordinateSource, OperatorSource, ProgramSource
 from .grid_rules import trace_grid
 from .match import Match
 from .programs import TYPES, Component, Program
+
+#: The layout operators whose inputs after the first one are shapes, axes and indices.
+_WITH_OPERANDS = LAYOUT_OPERATORS.keys() - {"Concat"}
 
 
 def find_fused_grid(
@@ -35,8 +38,8 @@ def find_fused_grid(
     Args:
         use_def: the use-def chains of its scope.
         sample: the GridSample.
-        inference: an inference that includes the values from which nodes of
-            :data:`.TRACED_OPERATORS` compute the grid.
+        inference: an inference that includes the values from which nodes with a rule in
+            :data:`.COORDINATE_RULES` compute the grid.
         grid_operators: the nodes of the scope that are grid operators by the names of their
             outputs.
     """
@@ -90,9 +93,10 @@ def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> Prog
     # A node of several sources must declare its type.
     max_sources = MAX_SOURCES if has_known_type else 1
     allow_coordinate_operands = has_known_type
+    lengths = InferredLengths(use_def, inference)
     boundary: set[str] = set()
     while True:
-        tracer = CoordinateTracer(use_def, inference, grid_rank=r + 2, boundary=boundary)
+        tracer = CoordinateTracer(lengths, inference, grid_rank=r + 2, boundary=boundary)
         fused = _trace_once(
             tracer,
             grid,
@@ -104,9 +108,10 @@ def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> Prog
             continue
         if not tracer.changes_grid or len(fused.programs) < r or len(fused.sources) > max_sources:
             return None
-        outside = _values_to_keep(use_def, sample, tracer, fused)
+        operands = _operand_nodes(use_def, tracer.nodes, _values_read(fused))
+        outside = _values_to_keep(use_def, sample, tracer, fused, operands)
         if not outside:
-            return fused
+            return replace(fused, nodes=(*fused.nodes, *sorted(operands)))
         boundary |= outside
 
 
@@ -136,12 +141,10 @@ def _fused_programs(
     grid_type: str,
     programs: Sequence[Program],
 ) -> ProgramSource:
-    """Return the source of ``programs``, with the nodes that compute operands for it."""
+    """Return the source of ``programs``, without the nodes that compute operands for it."""
     nodes = sorted(traced_nodes)
     names = tuple(display_name(use_def.nodes[index]) for index in nodes)
-    source = ProgramSource((*nodes,), names, grid_type, tuple(programs))
-    operands = _operand_nodes(use_def, traced_nodes, _values_read(source))
-    return replace(source, nodes=(*nodes, *sorted(operands)))
+    return ProgramSource((*nodes,), names, grid_type, tuple(programs))
 
 
 def _values_read(source: ProgramSource) -> set[str]:
@@ -160,23 +163,24 @@ def _operand_nodes(
         read: the values that the nodes that replace them read.
     """
     scope = use_def.scope
-    shapes: list[str] = []
-    operands: list[str] = []
-    for index in traced_nodes:
-        operands += scope.inputs[index]
-        if scope.op_types[index] in LAYOUT_OPERATORS and scope.op_types[index] != "Concat":
-            shapes += scope.inputs[index][1:]
-    candidates = set[int]()
-    for name in use_def.backward_closure(shapes, SHAPE_OPERATORS - {"Shape"}):
-        maker = use_def.makers.get(name)
-        if maker is not None and use_def.is_op(maker, SHAPE_OPERATORS):
-            candidates.add(maker)
-    operands += (name for index in candidates for name in scope.inputs[index])
     constants = set[int]()
-    for name in (*operands, *shapes):
+    computed: list[str] = []
+    for index in traced_nodes:
+        has_operands = scope.op_types[index] in _WITH_OPERANDS
+        for position, name in enumerate(scope.inputs[index]):
+            maker = use_def.makers.get(name)
+            if maker is not None and use_def.is_op(maker, ("Constant",)):
+                constants.add(maker)
+            elif maker is not None and has_operands and position > 0:
+                computed.append(name)
+    if not computed:
+        return constants
+    operators = SHAPE_OPERATORS | {"Constant"}
+    candidates = set[int]()
+    for name in use_def.backward_closure(computed, operators - {"Shape"}):
         maker = use_def.makers.get(name)
-        if maker is not None and use_def.is_op(maker, ("Constant",)):
-            constants.add(maker)
+        if maker is not None and use_def.is_op(maker, operators):
+            candidates.add(maker)
     return constants | unread_nodes(use_def, traced_nodes, read, candidates)
 
 
@@ -185,6 +189,7 @@ def _values_to_keep(
     sample: Match,
     tracer: CoordinateTracer,
     fused: ProgramSource,
+    operands: Collection[int],
 ) -> set[str]:
     """Return the outputs of traced nodes that cannot be fused.
 
@@ -192,8 +197,7 @@ def _values_to_keep(
     inputs from which no coordinate was taken.
     """
     read = {sample.record.values["X"], *_values_read(fused)}
-    operands = _operand_nodes(use_def, tracer.nodes, read)
-    inside = tracer.nodes | operands | sample.replaced_nodes
+    inside = tracer.nodes.union(operands, sample.replaced_nodes)
     kept = {name for name, inputs in tracer.unused_concat_inputs.items() if inputs}
     for index in tracer.nodes:
         outputs = [name for name in use_def.scope.outputs[index] if name]

@@ -60,6 +60,10 @@ class _GridLengths:
         """Return the elements of a shape."""
         return self._lengths.elements(name)
 
+    def inferred_shape(self, name: str) -> Sequence[Length] | None:
+        """Return the lengths of the axes of a value as inference states them."""
+        return self._lengths.inferred_shape(name)
+
 
 def trace_grid(lengths: ScopeLengths, grid: str, starts: Collection[str]) -> GridPath | None:
     """Trace a grid back to a grid operator.

@@ -78,7 +78,7 @@ def flatten(axes: Iterable[Factors]) -> Factors:
 
 def are_same(first: Factors, second: Factors) -> bool:
     """Whether two axes have the same digits in the same order."""
-    return merged(first) == merged(second)
+    return first == second or merged(first) == merged(second)
 
 
 def length_of(factors: Iterable[Factor]) -> Length:

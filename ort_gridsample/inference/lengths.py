@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 
 import onnx
+from onnx import TensorProto, numpy_helper
 
 from ..graph.scope import has_attribute_references
 from ..graph.use_def import UseDef
@@ -22,9 +23,92 @@ from .views import LAYOUT_OPERATORS, REARRANGING, View, int_attribute, view_of
 MAX_DEPTH = 64
 #: The maximum number of elements of a tensor that is read as a shape or as indices.
 MAX_ELEMENTS = 1024
+_INTEGER_TYPES = (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64)
 
 
-class ScopeLengths:
+class InferredLengths:
+    """The lengths that inference states for the values of one scope, and elements of constants.
+
+    They are read many times as fast as those of :class:`ScopeLengths`, which follow nodes.
+
+    Args:
+        use_def: the use-def chains of the scope.
+        inference: the inferred types of the scope's values.
+    """
+
+    def __init__(self, use_def: UseDef, inference: Inference) -> None:
+        self.use_def = use_def
+        self._inference = inference
+        self._inferred: dict[str, tuple[Length, ...] | None] = {}
+        self._views: dict[str, View | None] = {}
+
+    def shape(self, name: str) -> tuple[Length, ...] | None:
+        """Return the lengths of the axes of a value, or None if its rank is unknown."""
+        return self.inferred_shape(name) or self._shape_of_constant(name)
+
+    def elements(self, name: str) -> PartialLengths | None:
+        """Return the elements of an integer tensor of at most one axis.
+
+        Returns:
+            The elements; None if their number is unknown, or if the tensor is another one.
+        """
+        constant = self.use_def.scope.find_constant(name) if name else None
+        return None if constant is None else self._elements_of_constant(name, constant)
+
+    def inferred_shape(self, name: str) -> tuple[Length, ...] | None:
+        """Return the inferred lengths, with new unknown factors for those that are unknown.
+
+        Return None if the inferred rank is unknown.
+        """
+        if name not in self._inferred:
+            shape = self._inference.value_in_all_calls(self.use_def.scope, name).shape
+            lengths = None
+            if shape is not None:
+                lengths = tuple(
+                    [
+                        Length(length) if isinstance(length, int) else _unknown(name, axis)
+                        for axis, length in enumerate(shape)
+                    ]
+                )
+            self._inferred[name] = lengths
+        return self._inferred[name]
+
+    def view(self, name: str) -> View | None:
+        """Return how a layout operator makes a value from the inputs of its node.
+
+        Return None if another operator makes it, or if the rank of the value is unknown.
+        """
+        if name not in self._views:
+            index = self.use_def.makers.get(name)
+            is_layout = index is not None and self.use_def.is_op(index, LAYOUT_OPERATORS)
+            node = self.use_def.nodes[index] if is_layout and index is not None else None
+            self._views[name] = None if node is None else view_of(node, name, self)
+        return self._views[name]
+
+    def _shape_of_constant(self, name: str) -> tuple[Length, ...] | None:
+        """Return the shape of a constant, or None if ``name`` is another value."""
+        constant = self.use_def.scope.find_constant(name)
+        return None if constant is None else tuple(map(Length, constant.dims))
+
+    def _elements_of_constant(self, name: str, constant: TensorProto) -> PartialLengths | None:
+        """Return the elements of the tensor ``constant``, which may lack its values."""
+        if len(constant.dims) > 1 or max(constant.dims, default=1) > MAX_ELEMENTS:
+            return None
+        if constant.data_type not in _INTEGER_TYPES:
+            return None
+        if constant.data_location == TensorProto.EXTERNAL:
+            values = self.use_def.scope.constant_value(name)
+        else:
+            values = numpy_helper.to_array(constant)
+        return None if values is None else [Length(element) for element in values.ravel().tolist()]
+
+
+def _unknown(name: str, axis: int) -> Length:
+    """Return the length of an axis of a value of which nothing is known."""
+    return Length(unknown=((name, axis),))
+
+
+class ScopeLengths(InferredLengths):
     """The lengths of the values in one scope, from type inference and from the nodes.
 
     Args:
@@ -40,8 +124,7 @@ class ScopeLengths:
         inference: Inference,
         sampler_inputs: Mapping[str, tuple[str, str]],
     ) -> None:
-        self.use_def = use_def
-        self._inference = inference
+        super().__init__(use_def, inference)
         self._sampler_inputs = sampler_inputs
         self._shapes: dict[str, tuple[Length, ...] | None] = {}
         self._elements: dict[str, PartialLengths | None] = {}
@@ -56,25 +139,22 @@ class ScopeLengths:
 
     def _compute_shape(self, name: str) -> tuple[Length, ...] | None:
         """Return the inferred lengths, else those by the node, else new unknown factors."""
-        inferred = self._inference.value_in_all_calls(self.use_def.scope, name).shape
-        if inferred is not None and all(isinstance(length, int) for length in inferred):
-            computed = None
-        else:
-            computed = self._shape_from_node(name)
+        inferred = self.inferred_shape(name)
+        if inferred is not None and not any(length.unknown for length in inferred):
+            return inferred
+        computed = self._shape_from_node(name)
         if inferred is None:
             if computed is None:
-                constant = self.use_def.scope.find_constant(name)
-                return None if constant is None else tuple(map(Length, constant.dims))
-            inferred = (None,) * len(computed)
+                return self._shape_of_constant(name)
+            inferred = tuple(_unknown(name, axis) for axis in range(len(computed)))
         if computed is None or len(computed) != len(inferred):
-            computed = [None] * len(inferred)
-        shape = []
-        for axis, (number, length) in enumerate(zip(inferred, computed, strict=True)):
-            if isinstance(number, int):
-                shape.append(Length(number))
-            else:
-                shape.append(length or Length(unknown=((name, axis),)))
-        return tuple(shape)
+            return inferred
+        return tuple(
+            [
+                length if number.known is None and length is not None else number
+                for number, length in zip(inferred, computed, strict=True)
+            ]
+        )
 
     def _shape_from_node(self, name: str) -> PartialLengths | None:
         """Return the shape of a value by the node that makes it, or None if its rank is unknown."""
@@ -88,11 +168,7 @@ class ScopeLengths:
         return [*X[:2], *grid[1:-1]]
 
     def elements(self, name: str) -> PartialLengths | None:
-        """Return the elements of an integer tensor of at most one axis.
-
-        Returns:
-            The elements; None if their number is unknown, or if the tensor is another one.
-        """
+        """Return the elements as :meth:`InferredLengths.elements`, also computed ones."""
         if name not in self._elements:
             self._elements[name] = None  # ends the recursion in an invalid model with a cycle
             self._elements[name] = self._compute_elements(name)
@@ -102,12 +178,7 @@ class ScopeLengths:
         """Return the elements of a constant, or those that the rule of its operator gives."""
         constant = self.use_def.scope.find_constant(name) if name else None
         if constant is not None:
-            if len(constant.dims) > 1 or max(constant.dims, default=1) > MAX_ELEMENTS:
-                return None
-            values = self.use_def.scope.constant_value(name)
-            if values is None or values.dtype.kind != "i":
-                return None
-            return [Length(int(element)) for element in values.ravel()]
+            return self._elements_of_constant(name, constant)
         shape = self._inference.value_in_all_calls(self.use_def.scope, name).shape
         if shape is None or len(shape) > 1:
             return None
@@ -115,16 +186,6 @@ class ScopeLengths:
         if elements is None and shape and isinstance(shape[0], int):
             return [None] * shape[0]
         return elements
-
-    def view(self, name: str) -> View | None:
-        """Return how a layout operator makes a value from the first input of its node.
-
-        Return None if another operator makes it, or if the rank of the value is unknown.
-        """
-        index = self.use_def.makers.get(name)
-        if index is None or not self.use_def.is_op(index, LAYOUT_OPERATORS):
-            return None
-        return view_of(self.use_def.nodes[index], name, self)
 
     def _apply_rule(self, name: str, rules: Mapping[str, _Rule]) -> PartialLengths | None:
         """Apply the rule of the operator that computes a value; return None if there is none."""
@@ -139,9 +200,7 @@ class ScopeLengths:
             result = rules[node.op_type](self, node, name)
         finally:
             self._depth -= 1
-        if result is None:
-            return None
-        return [length if length and length.is_tractable else None for length in result]
+        return result
 
 
 #: Compute the shape of one output of a node (:data:`_SHAPE_RULES`), or the elements of its 1-D
@@ -156,7 +215,7 @@ _Rule = Callable[[ScopeLengths, onnx.NodeProto, str], "PartialLengths | None"]
 def _shape_of_view(
     scope_lengths: ScopeLengths, node: onnx.NodeProto, name: str
 ) -> PartialLengths | None:
-    view = view_of(node, name, scope_lengths)
+    view = scope_lengths.view(name)
     return None if view is None else view.shape
 
 
@@ -208,6 +267,7 @@ class _Row:
     def __init__(self, scope_lengths: ScopeLengths) -> None:
         self._scope_lengths = scope_lengths
         self.elements = scope_lengths.elements
+        self.inferred_shape = scope_lengths.inferred_shape
 
     def shape(self, name: str) -> Sequence[Length] | None:
         shape = self._scope_lengths.shape(name)
@@ -255,7 +315,11 @@ def _elements_of_mul(
     first, second = (scope_lengths.elements(operand) for operand in node.input)
     if first is None or second is None or len(first) != len(second):
         return None
-    return [None if a is None or b is None else a * b for a, b in zip(first, second, strict=True)]
+    products = []
+    for a, b in zip(first, second, strict=True):
+        product = None if a is None or b is None else a * b
+        products.append(product if product is not None and product.is_tractable else None)
+    return products
 
 
 _ELEMENT_RULES: Mapping[str, _Rule] = {

@@ -7,8 +7,6 @@ products tell how such a Reshape splits and merges axes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import reduce
-from operator import mul
 from typing import NamedTuple
 
 #: The maximum number of unknown factors of a length. A chain of products doubles them at each node.
@@ -31,7 +29,7 @@ class Length(NamedTuple):
     unknown: tuple[tuple[str, int], ...] = ()
 
     def __mul__(self, other: Length) -> Length:  # type: ignore[override]
-        return Length(self.number * other.number, tuple(sorted(self.unknown + other.unknown)))
+        return product_of((self, other))
 
     def divided_by(self, other: Length) -> Length | None:
         """Return the quotient, or None if ``other`` is not a divisor."""
@@ -63,7 +61,13 @@ PartialLengths = Sequence[Length | None]
 
 def product_of(lengths: Iterable[Length]) -> Length:
     """Return the product of ``lengths``."""
-    return reduce(mul, lengths, ONE)
+    number = 1
+    unknown: tuple[tuple[str, int], ...] = ()
+    for length in lengths:
+        number *= length.number
+        if length.unknown:
+            unknown = tuple(sorted(unknown + length.unknown)) if unknown else length.unknown
+    return Length(number, unknown)
 
 
 def known_numbers(lengths: PartialLengths | None) -> list[int] | None:

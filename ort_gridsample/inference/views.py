@@ -36,6 +36,12 @@ class Lengths(Protocol):
     def elements(self, name: str) -> PartialLengths | None:
         """Return the elements of an integer tensor of at most one axis, or None."""
 
+    def inferred_shape(self, name: str) -> Sequence[Length] | None:
+        """Return the lengths of the axes of a value as inference states them.
+
+        None if it does not state the rank. An unknown length is a factor that no other value has.
+        """
+
 
 @dataclass(frozen=True)
 class Part:
@@ -99,9 +105,8 @@ class View:
     Attributes:
         shape: the lengths of the output's axes.
         input_shape: the lengths of the input's axes, or None if its rank is unknown.
-        axes: for each axis of the output the digits of the indices on the taken axes of the input,
-            which :class:`.Factor` names by their indices. An axis without digits is new, or repeats
-            an axis of length 1. None: the digits are unknown.
+        mapped_axes: the :attr:`axes`, or None if they follow from the shapes, because the order of
+            the elements is kept.
         parts: the axes of the input of which the node takes a part. It takes all other axes whole.
             A part that is no axis of the output has one index.
         keeps_order: whether the output has the elements of the input in their order.
@@ -113,12 +118,27 @@ class View:
 
     shape: tuple[Length, ...]
     input_shape: tuple[Length, ...] | None
-    axes: tuple[Factors | None, ...]
+    mapped_axes: tuple[Factors | None, ...] | None
     parts: Mapping[int, Part] = field(default_factory=dict)
     keeps_order: bool = False
     may_fail: bool = False
     joined_axis: int | None = None
     joined_lengths: PartialLengths = ()
+
+    @cached_property
+    def axes(self) -> tuple[Factors | None, ...]:
+        """For each axis of the output the digits of the indices on the taken axes of the input.
+
+        :class:`.Factor` names these axes by their indices. An axis without digits is new, or
+        repeats an axis of length 1. None: the digits are unknown.
+        """
+        if self.mapped_axes is not None:
+            return self.mapped_axes
+        if self.input_shape is None:
+            return (None,) * len(self.shape)
+        if self.shape == self.input_shape:
+            return whole_axes(self.shape)
+        return regroup(whole_axes(self.input_shape), self.shape) or (None,) * len(self.shape)
 
     @cached_property
     def same_axes(self) -> tuple[int | None, ...] | None:
@@ -145,7 +165,10 @@ class View:
     def _is_whole(self, factors: Factors | None, axis: int) -> bool:
         """Whether ``factors`` are the whole ``axis`` of the input."""
         assert self.input_shape is not None  # it has the axis
-        return factors is not None and are_same(factors, (Factor(self.input_shape[axis], axis),))
+        length = self.input_shape[axis]
+        if factors == ((length, axis, ONE),):  # a Factor is such a tuple, which is made faster
+            return True
+        return factors is not None and are_same(factors, (Factor(length, axis),))
 
     def _is_same(self, axis: int, input_axis: int) -> bool:
         """Whether an axis of the output is one of the input, and not a repetition of it."""
@@ -159,8 +182,10 @@ class View:
         Return None if the node does more than to rearrange the elements, or if the axes of the
         input do not follow.
         """
-        if len(axes) != len(self.axes):
+        if len(axes) != len(self.shape):
             return None
+        if self.mapped_axes is None and self.shape != self.input_shape:
+            return regroup(axes, self.input_shape)
         if self.same_axes is None or self.input_shape is None:
             return regroup(axes, self.input_shape) if self.keeps_order else None
         sources: list[Factors] = [()] * len(self.input_shape)
@@ -178,6 +203,8 @@ class View:
         """
         if self.input_shape is None or len(axes) != len(self.input_shape):
             return None
+        if self.mapped_axes is None and self.shape != self.input_shape:
+            return regroup(axes, self.shape)
         if self.same_axes is None:
             return regroup(axes, self.shape) if self.keeps_order else None
         if any(merged(axes[axis]) for axis in {*range(len(axes))} - {*self.same_axes}):
@@ -204,9 +231,9 @@ class View:
         others = [i for i in range(len(self.axes)) if i != axis]
         for input_axis in self._candidate_axes(axis):
             input_axes = [i for i in range(len(self.input_shape)) if i != input_axis]
-            if len(input_axes) != len(others) or not all(map(self._is_same, others, input_axes)):
+            if len(input_axes) != len(others) or any(i != input_axis for i in self.parts):
                 continue
-            if any(i != input_axis for i in self.parts):
+            if not all(map(self._is_same, others, input_axes)):
                 continue
             source = self._index_on(axis, index, input_axis)
             if source is not None:
@@ -387,7 +414,7 @@ def _indices(indices: Sequence[int], length: int) -> list[int] | None:
 
 def _view_of_identity(node: _Node) -> View | None:
     shape = node.shape
-    return None if shape is None else View(shape, shape, whole_axes(shape), keeps_order=True)
+    return None if shape is None else View(shape, shape, None, keeps_order=True)
 
 
 def _view_of_transpose(node: _Node) -> View | None:
@@ -404,10 +431,13 @@ def _view_of_transpose(node: _Node) -> View | None:
 
 def _view_of_reshape(node: _Node) -> View | None:
     """Return the view of a Reshape, in which 0 copies a length and -1 follows from the others."""
+    input_shape = node.shape
+    inferred = node.lengths.inferred_shape(node.output)
+    if inferred is not None and not any(length.unknown for length in inferred):
+        return _in_order(node, input_shape, inferred)
     target = _reshape_target(node)
     if target is None:
         return None
-    input_shape = node.shape
     shape: list[Length | None] = list(target)
     if not int_attribute(node.proto, "allowzero", 0):
         for axis, length in enumerate(shape):
@@ -417,7 +447,7 @@ def _view_of_reshape(node: _Node) -> View | None:
     for axis, length in enumerate(shape):
         if length == Length(-1):
             shape[axis] = _remaining_length(input_shape, [*shape[:axis], *shape[axis + 1 :]])
-    return _in_order(node, shape)
+    return _in_order(node, input_shape, shape)
 
 
 def _reshape_target(node: _Node) -> PartialLengths | None:
@@ -442,21 +472,14 @@ def _remaining_length(
     return remaining
 
 
-def _in_order(node: _Node, lengths: PartialLengths) -> View:
+def _in_order(node: _Node, input_shape: tuple[Length, ...] | None, lengths: PartialLengths) -> View:
     """Return the view of a node whose output has these lengths, and the elements in their order."""
     shape = tuple(
         length if length is not None and length.is_tractable else node.unknown(axis)
         for axis, length in enumerate(lengths)
     )
-    input_shape = node.shape
-    axes: tuple[Factors | None, ...] | None = None
-    may_fail = True
-    if input_shape is not None:
-        axes = regroup(whole_axes(input_shape), shape)
-        may_fail = product_of(shape) != product_of(input_shape)
-    if axes is None:
-        axes = (None,) * len(shape)
-    return View(shape, input_shape, axes, keeps_order=True, may_fail=may_fail)
+    may_fail = input_shape is None or product_of(shape) != product_of(input_shape)
+    return View(shape, input_shape, None, keeps_order=True, may_fail=may_fail)
 
 
 def _view_of_flatten(node: _Node) -> View | None:
@@ -468,7 +491,7 @@ def _view_of_flatten(node: _Node) -> View | None:
         return None
     if axis < 0:
         axis += len(shape)
-    return _in_order(node, [product_of(shape[:axis]), product_of(shape[axis:])])
+    return _in_order(node, shape, [product_of(shape[:axis]), product_of(shape[axis:])])
 
 
 def _view_of_unsqueeze(node: _Node) -> View | None:

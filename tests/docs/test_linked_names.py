@@ -23,4 +23,4 @@ def test_name_that_a_page_links_to_a_module_occurs_in_it(page: str, name: str, m
 
 def test_names_of_extension_points_are_among_the_linked_names() -> None:
     names = {parameters.values[1] for parameters in LINKED_NAMES}
-    assert {"COORDINATE_RULES", "GRID_RULES", "CONVERSION_RULES"} <= names
+    assert {"COORDINATE_RULES", "LAYOUT_OPERATORS", "CONVERSION_RULES"} <= names

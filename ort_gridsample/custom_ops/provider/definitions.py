@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ... import spec
-from ...detection.coordinate_rules import TRACED_OPERATORS
+from ...detection.coordinate_rules import COORDINATE_RULES
 from ...functions.grid_operators import GRID_OPERATORS
 from ..compiled_ops.catalog import OPS, Op
 
@@ -20,7 +20,7 @@ DOMAINS = ("", _MICROSOFT)
 #: The operators of the nodes that may compute a fused grid.
 FUSED_OPERATORS = frozenset(
     {
-        *TRACED_OPERATORS,
+        *COORDINATE_RULES,
         *GRID_OPERATORS,
         *(spec.OP_SPECS[name].compiled_type for name in GRID_OPERATORS),
         "Cast",

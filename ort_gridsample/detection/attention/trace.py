@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from ...graph.scope import NO_MAKER, has_attribute_references
+from ...graph.scope import NO_MAKER
 from ...graph.use_def import UseDef
 from ...inference.axes import Axes, Factors, are_same, new_axes
 from ...inference.lengths import ScopeLengths
@@ -67,8 +67,6 @@ class LevelTracer:
         """
         index = self._use_def.makers.get(value.name)
         if index is None or not self._use_def.is_op(index, op_types):
-            return None
-        if has_attribute_references(self._use_def.nodes[index]):
             return None
         return LEVEL_RULES[self._use_def.scope.op_types[index]](self._lengths, index, value)
 
