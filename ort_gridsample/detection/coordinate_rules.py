@@ -50,7 +50,8 @@ class CoordinateTracer:
         lengths: the lengths of the scope's values.
         nodes: the indices of the traced nodes.
         changes_grid: whether one of them is a Gather or an Identity, or moves, drops or changes a
-            coordinate. Other nodes, such as an Expand to the lengths that a grid has, are removed by onnxruntime.
+            coordinate. onnxruntime removes other nodes, such as an Expand to the lengths that a
+            grid has.
         unused_concat_inputs: output of a Concat -> its inputs that no coordinate comes from. Only
             Concats whose shapes are unknown are listed; one with such inputs must stay, because it
             checks their shapes in a run.
