@@ -48,8 +48,9 @@ class CoordinateTracer:
         grid_rank: the rank of the grid.
         lengths: the lengths that inference states.
         nodes: the indices of the traced nodes.
-        changes_grid: whether one of them is an Identity, or moves or changes a coordinate. Other
-            nodes, such as an Expand to the lengths that a grid has, are removed by onnxruntime.
+        changes_grid: whether one of them is a Gather or an Identity, or moves, drops or changes a
+            coordinate. onnxruntime removes other nodes, such as an Expand to the lengths that a
+            grid has.
         unused_concat_inputs: output of a Concat -> its inputs that no coordinate comes from. Only
             Concats whose shapes are unknown are listed; one with such inputs must stay, because it
             checks their shapes in a run.
@@ -99,8 +100,12 @@ class CoordinateTracer:
                 break
             if step is not None:
                 steps.append(step)
-            is_same = (source.axis, source.index) == (component.axis, component.index)
-            if step is not None or not is_same or self.use_def.is_op(index, ("Identity",)):
+            is_removed = (
+                (source.axis, source.index) == (component.axis, component.index)
+                and self.length(source) == self.length(component)
+                and not self.use_def.is_op(index, ("Gather", "Identity"))
+            )
+            if step is not None or not is_removed:
                 self.changes_grid = True
             nodes.add(index)
             component = replace(source, broadcasts=True) if component.broadcasts else source

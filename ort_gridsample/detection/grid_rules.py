@@ -119,7 +119,7 @@ def _trace(
             cast_type = _cast_type(node)
             if not cast_type:
                 return None
-        else:
+        elif not _keeps_lengths(node, name, lengths):
             source_axes = _axes_before(node, name, axes, grid_lengths)
             if source_axes is None:
                 return None
@@ -130,6 +130,15 @@ def _trace(
     if len(axes) != len(grid_axes) or not all(map(are_same, axes, grid_axes)):
         return None
     return GridPath(name, frozenset(nodes), frozenset(values), cast_type)
+
+
+def _keeps_lengths(node: onnx.NodeProto, output: str, lengths: ScopeLengths) -> bool:
+    """Whether a node is an Expand to the lengths that its input has, however they are computed."""
+    if node.op_type != "Expand":
+        return False
+    before = lengths.shape(node.input[0])
+    is_known = before is not None and all(length.known is not None for length in before)
+    return is_known and before == lengths.shape(output)
 
 
 def _axes_before(

@@ -60,10 +60,6 @@ _RESHAPED_OUTPUT = (
 )
 #: The name of a model -> how its lists differ. All other models have equal lists.
 DIFFERENCES = {
-    "kornia_warp_affine": Difference(
-        provider=["/GridSample_output_0"],
-        reason="onnxruntime removes an Expand whose shape is computed, behind the AffineGrid",
-    ),
     "stn_bicubic": Difference(
         session=["Y"],
         reason="its AffineGrid is decomposed; the provider cannot run candidates to test them",
