@@ -21,6 +21,9 @@ from ..kernels.program_codes import MAX_STEPS, OPERATIONS
 from ..spec import Dim, Shape, known_lengths
 from .programs import Component, Program, ProgramStep, Scalar
 
+#: onnxruntime removes these if the output has the shape of the input.
+_REMOVED_BY_RUNTIME = ("Expand", "Flatten", "Reshape")
+
 
 class TracedNode(NamedTuple):
     """How a node computes a coordinate.
@@ -48,9 +51,7 @@ class CoordinateTracer:
         grid_rank: the rank of the grid.
         lengths: the lengths that inference states.
         nodes: the indices of the traced nodes.
-        changes_grid: whether one of them is a Gather or an Identity, or moves, drops or changes a
-            coordinate. onnxruntime removes other nodes, such as an Expand to the lengths that a
-            grid has.
+        changes_grid: whether there are traced nodes besides those that onnxruntime removes.
         unused_concat_inputs: output of a Concat -> its inputs that no coordinate comes from. Only
             Concats whose shapes are unknown are listed; one with such inputs must stay, because it
             checks their shapes in a run.
@@ -100,12 +101,8 @@ class CoordinateTracer:
                 break
             if step is not None:
                 steps.append(step)
-            is_removed = (
-                (source.axis, source.index) == (component.axis, component.index)
-                and self.length(source) == self.length(component)
-                and not self.use_def.is_op(index, ("Gather", "Identity"))
-            )
-            if step is not None or not is_removed:
+            is_same = (source.axis, source.index) == (component.axis, component.index)
+            if not is_same or not self.use_def.is_op(index, _REMOVED_BY_RUNTIME):
                 self.changes_grid = True
             nodes.add(index)
             component = replace(source, broadcasts=True) if component.broadcasts else source

@@ -360,7 +360,7 @@ GRAPHS = {
     "slice of two axes": Steps({}, lambda g: g.add("Slice", "coords", [0, 0], [2, 1], [3, 0]), 0),
     # Nothing changes.
     "slice of two whole axes": Steps(
-        {}, lambda g: g.add("Slice", "coords", [0, 0], [2, 2], [3, 0]), 0
+        {}, lambda g: g.add("Slice", "coords", [0, 0], [2, 2], [3, 0]), 1
     ),
     "expanded to its lengths": Steps({}, lambda g: g.add("Expand", "coords", [2, 1, 1, 1]), 0),
     "two axes, squeezed at once": Steps(
