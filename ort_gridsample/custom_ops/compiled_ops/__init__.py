@@ -1,8 +1,23 @@
 """The operators as compiled ops, which ONNX Runtime calls without Python.
 
-``catalog`` lists the ops. ``sampling``, ``affine``, ``program_grids`` and ``attention`` are
-compiled by Numba: they check a call's inputs and run the workers of :mod:`ort_gridsample.kernels`.
-``requests``, ``creation`` and ``sentences`` are what they have in common. ``registry`` registers
-the ops with ONNX Runtime, through the library that ``trampoline`` makes. ``c_api`` describes ONNX
-Runtime's C API for Python, and ``api_functions`` for compiled code.
+- ``c_api``, ``api_functions``: the table of onnxruntime's C functions, and how Python and
+  compiled code call them
+- ``catalog``, ``description_table``, ``descriptions``: the list of ops: their schemas and
+  kernels, and the functions that describe them
+- ``creation``: reads a node's attributes and creates the state of its kernel
+- ``node_infos``: the state of a node that onnxruntime does not have
+- ``structs``: the layouts of states and calls
+- ``registry``: compiles states on demand, and registers the ops with session options
+- ``trampoline``: a shared library of two pages that leads onnxruntime to this process, because
+  onnxruntime accepts ops from shared libraries only
+- ``requests``, ``launches``: access to inputs and outputs, and the execution of a launch on
+  onnxruntime's threads
+- ``shape_inference``: the shapes of outputs, for onnxruntime's shape inference
+- ``record_image``, ``op_image``: records as bytes, for the memory of this process or for a
+  library; the struct of an op as such a record
+- ``linking``: the linkers and their machines
+- ``sampling``, ``affine``, ``attention``, ``program_grids``: the ops
+- ``foreign``: the ops for nodes of other packages
+- ``sentences``, ``error_loading``: error messages, formatted by compiled code: brief ones by code
+  that is loaded with an op, others by code that is loaded when the first error occurs
 """

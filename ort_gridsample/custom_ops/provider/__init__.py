@@ -1,11 +1,22 @@
 """The compiled ops as an execution provider, which runs standard nodes of unmodified models.
 
-ONNX Runtime 1.24 and newer loads execution providers from shared libraries. ``ep_api`` and
-``structs`` describe the part of its C API for them. ``definitions`` lists the kernels of the
-provider, which are the compiled ops. ``factory``, ``execution_provider`` and ``node_kernels`` are
-compiled by Numba: they are the functions that ONNX Runtime calls. ``factory_image`` creates the
-data that these functions read, for this process or for a library. ``registration`` registers the
-provider of this process.
+ONNX Runtime 1.24 and newer loads execution providers from shared libraries.
+
+- ``ep_api``, ``structs``: onnxruntime's structs for providers, and this package's structs
+- ``definitions``: the operators, their versions and types, and the op for each combination of
+  types
+- ``factory``: devices, and the domains of custom ops that sessions get
+- ``execution_provider``: claims nodes, and creates the kernel registry
+- ``node_kernels``: the kernel of a node
+- ``ort_graph``, ``fusion``: onnxruntime's graph as a model of onnx, and the search for nodes to
+  fuse in it
+- ``fused_subgraph``, ``attention_fusion``, ``grid_fusion``: the nodes that become one node, and
+  the state of that node
+- ``fused_nodes``, ``compute_infos``: claims and creates fused nodes
+- ``fused_grid``: the computation of a fused GridSample, in compiled code
+- ``constant_functions``: functions of the structs that have nothing to do
+- ``factory_image``: the structs as data, for this process or for a library
+- ``registration``: ``ogs.register_provider``
 
 In this process the provider also fuses nodes:
 
