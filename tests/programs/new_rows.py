@@ -146,7 +146,7 @@ def difference_of_cores(mode, padding):
             grid = rng.uniform(-width, width, (1, positions, *(1,) * (r - 1), r)).astype("f4")
             by_core = [
                 WAYS[way](X, grid, mode, padding).astype("f8")
-                for way in ("function, NumPy", "function, compiled")
+                for way in ("function, numpy", "function, jit")
             ]
             step = {"float32": 1e-4, "float16": 0.25, "uint8": 1.0}[X_type]
             largest = max(largest, float(np.abs(by_core[0] - by_core[1]).max()) / step)
