@@ -24,6 +24,7 @@ from ..graph.new_names import Names
 from ..graph.scope import FunctionKey, Scope, display_name, domain_of, function_key, scopes_of
 from ..graph.use_def import UseDef
 from ..inference.backward_slice import NamesByScope
+from ..inference.lengths import InferredLengths
 from ..inference.probe import Probe
 from ..inference.types import Inference, TypeAndShape
 from ..reference.arrays import Array
@@ -395,11 +396,12 @@ def _link_fused_grids(
     for match in matches:
         if match.record.operator in GRID_OPERATORS:
             grid_operators[match.record.output] = match
+    lengths = InferredLengths(use_def, inference)
     changed: dict[Match, Match] = {}
     for match in matches:
         if match.record.operator != "GridSample" or match.is_composite:
             continue
-        fused_grid = find_fused_grid(use_def, match, inference, grid_operators)
+        fused_grid = find_fused_grid(lengths, match, inference, grid_operators)
         if fused_grid is None:
             continue
         record = replace(match.record, fused=fused_grid.fused_names)

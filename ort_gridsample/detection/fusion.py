@@ -28,7 +28,7 @@ _WITH_OPERANDS = LAYOUT_OPERATORS.keys() - {"Concat"}
 
 
 def find_fused_grid(
-    use_def: UseDef,
+    lengths: InferredLengths,
     sample: Match,
     inference: Inference,
     grid_operators: Mapping[str, Match],
@@ -36,17 +36,18 @@ def find_fused_grid(
     """Return the source of a GridSample that is fused with the nodes of its grid, or None.
 
     Args:
-        use_def: the use-def chains of its scope.
+        lengths: the lengths of the values of its scope.
         sample: the GridSample.
         inference: an inference that includes the values from which nodes with a rule in
             :data:`.COORDINATE_RULES` compute the grid.
         grid_operators: the nodes of the scope that are grid operators by the names of their
             outputs.
     """
+    use_def = lengths.use_def
     if sample.record.values["grid"] not in use_def.makers:
         return None
     source = _find_operator(use_def, sample, inference, grid_operators)
-    return source or _find_programs(use_def, sample, inference)
+    return source or _find_programs(lengths, sample, inference)
 
 
 def _find_operator(
@@ -70,7 +71,9 @@ def _find_operator(
     return OperatorSource((*nodes, *sorted(operands)), names, match, path.cast_type)
 
 
-def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> ProgramSource | None:
+def _find_programs(
+    lengths: InferredLengths, sample: Match, inference: Inference
+) -> ProgramSource | None:
     """Return the arithmetic that computes the grid from values of its type.
 
     The grid is traced again while
@@ -81,6 +84,7 @@ def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> Prog
 
     Return None if a coordinate cannot be traced, or if no node can be fused.
     """
+    use_def = lengths.use_def
     grid = sample.record.values["grid"]
     grid_value = inference.value_in_all_calls(sample.scope, grid)
     shape = grid_value.shape
@@ -93,7 +97,6 @@ def _find_programs(use_def: UseDef, sample: Match, inference: Inference) -> Prog
     # A node of several sources must declare its type.
     max_sources = MAX_SOURCES if has_known_type else 1
     allow_coordinate_operands = has_known_type
-    lengths = InferredLengths(use_def, inference)
     boundary: set[str] = set()
     while True:
         tracer = CoordinateTracer(lengths, inference, grid_rank=r + 2, boundary=boundary)

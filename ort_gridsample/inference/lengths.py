@@ -12,6 +12,7 @@ from itertools import zip_longest
 import onnx
 from onnx import TensorProto, numpy_helper
 
+from ..graph.placeholders import is_placeholder
 from ..graph.scope import has_attribute_references
 from ..graph.use_def import UseDef
 from .computed_operands import LENGTH_TYPES
@@ -41,6 +42,7 @@ class InferredLengths:
         self._inference = inference
         self._inferred: dict[str, tuple[Length, ...] | None] = {}
         self._views: dict[str, View | None] = {}
+        self._constants: dict[str, PartialLengths | None] = {}
 
     def shape(self, name: str) -> tuple[Length, ...] | None:
         """Return the lengths of the axes of a value, or None if its rank is unknown."""
@@ -52,8 +54,10 @@ class InferredLengths:
         Returns:
             The elements; None if their number is unknown, or if the tensor is another one.
         """
-        constant = self.use_def.scope.find_constant(name) if name else None
-        return None if constant is None else self._elements_of_constant(name, constant)
+        if name not in self._constants:
+            constant = self.use_def.scope.find_constant(name) if name else None
+            self._constants[name] = constant and self._elements_of_constant(name, constant)
+        return self._constants[name]
 
     def inferred_shape(self, name: str) -> tuple[Length, ...] | None:
         """Return the inferred lengths, with new unknown factors for those that are unknown.
@@ -96,7 +100,7 @@ class InferredLengths:
             return None
         if constant.data_type not in _INTEGER_TYPES:
             return None
-        if constant.data_location == TensorProto.EXTERNAL:
+        if is_placeholder(constant):
             values = self.use_def.scope.constant_value(name)
         else:
             values = numpy_helper.to_array(constant)

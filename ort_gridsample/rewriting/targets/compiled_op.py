@@ -126,8 +126,10 @@ def _output_type(name: str, match: Match) -> list[onnx.ValueInfoProto]:
 def _join_scalars(source: CoordinateSource, e: Expressions) -> Tensor:
     """Return the scalars of a source as one value."""
     (dtype,) = source.input_types[0]
+    if not any(isinstance(scalar, str) for scalar in source.scalars):
+        return e.constant(list(source.scalars) or [0.0], dtype)
     rows = []
-    for scalar in source.scalars or [0.0]:
+    for scalar in source.scalars:
         if isinstance(scalar, str):
             rows.append(e.op("Reshape", e.input(scalar, dtype), e.row(1)))
         else:
