@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import onnx
-from onnx import numpy_helper
 
 from ..graph.scope import has_attribute_references
 from ..inference.lengths import InferredLengths
@@ -174,7 +173,7 @@ class CoordinateTracer:
 
         Return None if there is no such number.
         """
-        tensor = self.use_def.scope.load_constant(name)
+        tensor = self.use_def.scope.find_constant(name)
         if tensor is None:
             shape = self.shape(name)
             is_scalar = shape is not None and set(shape) <= {1}
@@ -183,7 +182,9 @@ class CoordinateTracer:
         lengths = [1] * missing_axes + list(tensor.dims)
         if any(length != 1 for axis, length in enumerate(lengths) if axis != component.axis):
             return None
-        row = numpy_helper.to_array(tensor).ravel()
+        values = self.use_def.scope.constant_value(name)
+        assert values is not None  # it is a constant
+        row = values.ravel()
         index = 0 if len(row) == 1 else component.index
         return float(row[index]) if index < len(row) else None
 

@@ -37,7 +37,7 @@ class CoordinateSource(ABC):
 
     @property
     @abstractmethod
-    def operator(self) -> str:
+    def op_name(self) -> str:
         """The name in the catalog of the compiled op of a GridSample with this source."""
 
     @property
@@ -91,7 +91,7 @@ class OperatorSource(CoordinateSource):
     cast_type: str = ""
 
     @property
-    def operator(self) -> str:
+    def op_name(self) -> str:
         return spec.OP_SPECS[self.match.record.operator].fused_type
 
     @property
@@ -135,11 +135,11 @@ class ProgramSource(CoordinateSource):
     programs: tuple[Program, ...]
 
     @property
-    def operator(self) -> str:
+    def op_name(self) -> str:
         return FUSED
 
     @cached_property
-    def sources(self) -> list[str]:
+    def values(self) -> list[str]:
         """The values that the programs read coordinates from, each once."""
         names: dict[str, None] = {}
         for program in self.programs:
@@ -153,7 +153,7 @@ class ProgramSource(CoordinateSource):
 
     @property
     def inputs(self) -> list[str]:
-        return ["", *self.sources]
+        return ["", *self.values]
 
     @property
     def input_types(self) -> list[tuple[str, ...]]:
@@ -161,5 +161,5 @@ class ProgramSource(CoordinateSource):
 
     @property
     def attributes(self) -> Mapping[str, str | list[int]]:
-        names = {f"source{index}": repr(name) for index, name in enumerate(self.sources)}
-        return {"coordinates": encode(self.programs, self.sources), **names}
+        names = {f"source{index}": repr(name) for index, name in enumerate(self.values)}
+        return {"coordinates": encode(self.programs, self.values), **names}

@@ -106,10 +106,10 @@ def _find_programs(
             grid_value.type,
             allow_coordinate_operands=allow_coordinate_operands,
         )
-        if allow_coordinate_operands and len(fused.sources) > MAX_SOURCES:
+        if allow_coordinate_operands and len(fused.values) > MAX_SOURCES:
             allow_coordinate_operands = False
             continue
-        if not tracer.changes_grid or len(fused.programs) < r or len(fused.sources) > max_sources:
+        if not tracer.changes_grid or len(fused.programs) < r or len(fused.values) > max_sources:
             return None
         operands = _operand_nodes(use_def, tracer.nodes, _values_read(fused))
         outside = _values_to_keep(use_def, sample, tracer, fused, operands)
@@ -152,7 +152,7 @@ def _fused_programs(
 
 def _values_read(source: ProgramSource) -> set[str]:
     """Return the values that a fused node of programs reads for its grid."""
-    return {*source.sources, *(scalar for scalar in source.scalars if isinstance(scalar, str))}
+    return {*source.values, *(scalar for scalar in source.scalars if isinstance(scalar, str))}
 
 
 def _operand_nodes(

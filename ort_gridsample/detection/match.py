@@ -20,7 +20,8 @@ class Match:
 
     Attributes:
         record: the properties of the node.
-        node: the node. For a decomposed operator, an equivalent node that the model does not have.
+        node: the node. For a decomposed operator, an equivalent node that the model does not
+            have; for decomposed deformable attention, the last of its nodes.
         scope: the list of nodes that contains the node.
         index: the index of the node in ``scope``. For a decomposed operator, the index of the
             node that computes its output.

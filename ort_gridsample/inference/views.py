@@ -201,7 +201,10 @@ class View:
 
         Return None as :meth:`axes_before`.
         """
-        if self.input_shape is None or len(axes) != len(self.input_shape):
+        if self.input_shape is None:
+            in_order = self.keeps_order and self.mapped_axes is None
+            return regroup(axes, self.shape) if in_order else None
+        if len(axes) != len(self.input_shape):
             return None
         if self.mapped_axes is None and self.shape != self.input_shape:
             return regroup(axes, self.shape)

@@ -17,7 +17,8 @@ are the addresses of a :data:`~.structs.LAUNCH` and a :data:`~.structs.WORKER`:
   table. It returns 1, or 0 if it cannot.
 - ``read(launch, worker, buffer, batch, begin, positions)`` fills
   ``Y[batch, :, begin : begin + positions]``, and ``read_packed`` the channels of the worker's
-  panels. ``buffer`` is the result of :func:`.tiles.fill_table`.
+  panels. ``buffer`` is the result of
+  :func:`.tiles.fill_table_from_coordinates`.
 - ``pack(launch, panel, batch, channel, part)`` packs a part of the panel that begins with
   ``channel``.
 

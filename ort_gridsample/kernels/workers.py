@@ -1,9 +1,10 @@
 """GridSample in compiled code: the division of a launch into work, and the work of a thread.
 
 A launch is one call of the operator, a :data:`~.structs.LAUNCH`. Its output positions are divided
-into chunks, and a chunk into tiles. For a tile, :func:`.tiles.fill_table` computes a table of taps
-from the grid (:mod:`.tap_table`), and a kernel ``read`` of :mod:`.kernel_factories` reads X through
-the table into Y (:mod:`.tap_sums`).
+into chunks, and a chunk into tiles. For a tile, kernels of :mod:`.kernel_factories` compute the
+coordinates, and sample X in vectors (:mod:`.vector_sampling`). Where that is not possible,
+:func:`.tiles.fill_table_from_coordinates` computes a table of taps (:mod:`.tap_table`), and
+``read`` reads X through the table into Y (:mod:`.tap_sums`).
 
 How a launch is divided is its plan (``launch.plan``), which is made once and then only read. What
 changes is its progress (``launch.progress``): the phase, and the next item, which a worker takes::

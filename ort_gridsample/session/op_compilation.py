@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from itertools import product
 
 from ..custom_ops.compiled_ops import registry
@@ -23,8 +24,7 @@ def compile_op(match: Match, decision: Decision) -> str:
     if decision.placement.runs_on != COMPILED_OP or not _has_valid_attributes(record):
         return ""
     try:
-        compiled_record = op_record(match) if match.is_foreign_attention else record
-        for types in product(*compiled_record.types.values()):
+        for types in product(*_op_types(match).values()):
             registry.prepare(record.operator, types, _mode_index(record))
     except Exception as error:
         return f"compiling it failed: {error}"
@@ -44,10 +44,21 @@ def compile_fused_op(grid_sample: Match) -> str:
     try:
         state = source.state_index(str(record.mode))
         for types in product(record.types["X"], *source.input_types):
-            registry.prepare(source.operator, types, state)
+            registry.prepare(source.op_name, types, state)
     except Exception as error:
         return f"its grid is not fused, as compiling that failed: {error}"
     return ""
+
+
+def _op_types(match: Match) -> Mapping[str, Iterable[str]]:
+    """Return the types that the inputs of the op for a node may have, by the inputs' names."""
+    if match.is_foreign_attention:
+        return op_record(match).types
+    types = match.record.types
+    if match.detected_attention is None:
+        return types
+    locations_type = match.detected_attention.locations_type
+    return {**types, "sampling_locations": {*map(locations_type, types["sampling_locations"])}}
 
 
 def _has_valid_attributes(record: NodeRecord) -> bool:

@@ -35,7 +35,8 @@ class Placement:
               the node as it is.
             - empty: why a session refuses the node.
 
-        fused: the names of the nodes that are fused into this node. They compute only its grid.
+        fused: the names of the nodes that are fused into this node. They compute only its
+            grid, or are those of a decomposed deformable attention.
         library: the path and the description of the library that contains the compiled op.
 
             Empty if this process compiles the op.

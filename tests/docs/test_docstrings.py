@@ -51,6 +51,6 @@ def test_example_of_programs_is_traced_to_the_programs_that_it_shows() -> None:
     )
     (match,) = find.find_matches(model, scopes_of(model), None, with_reasons=False)
     assert match.fused_grid is not None
-    numbers = programs.encode(match.fused_grid.programs, match.fused_grid.sources)
+    numbers = programs.encode(match.fused_grid.programs, match.fused_grid.values)
     assert str(np.reshape(numbers, (2, -1))[:, :8].tolist()) in text
     assert match.fused_grid.scalars == [320.0, "one", 240.0, "one"]

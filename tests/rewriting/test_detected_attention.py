@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import zipfile
+
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
+import ort_gridsample as ogs
 from ort_gridsample.detection.find import find_matches
 from ort_gridsample.detection.match import Match
+from ort_gridsample.dialects.table import ATTENTION
 from ort_gridsample.graph.new_names import Names
 from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.rewriting.targets.detected_attention import DetectedAttention
 from support.attention_forms import form_of
+from support.exported_models import EXPORTED_FOLDER
 from support.paths import open_native
 
 
@@ -35,3 +41,18 @@ def test_weights_of_one_query_are_rearranged_without_batches() -> None:
     session = open_native(helper.make_model(graph, opset_imports=[opset], ir_version=8))
     (rearranged,) = session.run(None, {"weights": np.zeros((0, 1, 2, 2, 2), np.float32)})
     assert rearranged.shape == (0, 1, 2, 4)
+
+
+@pytest.mark.parametrize(
+    "name", ["single/static-dynamo.onnx", "concatenated/static-torchscript.onnx"]
+)
+def test_attention_of_a_patched_file_is_fused_with_the_nodes_behind_its_guard(name: str) -> None:
+    """The guard hides the shape of the sum, which a Reshape and a Transpose rearrange."""
+    with zipfile.ZipFile(EXPORTED_FOLDER / "attention.zip") as archive:
+        source = archive.read(name)
+    names = []
+    for model in (source, ogs.patch_model(source)):
+        records = ogs.inspect_model(model)
+        names.append([record.name for record in records if record.operator == ATTENTION])
+    assert len(names[0]) == 1
+    assert names[1] == names[0]

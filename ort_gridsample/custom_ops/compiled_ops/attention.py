@@ -146,7 +146,7 @@ MISSING_STATE_INDEX = _TABLE.index("MISSING_STATE")
 
 #: The layouts of weights: as their shape states, (B, Q, H, …) whose points are on one axis after a
 #: merge, and (B·H, 1, Q, P). Weights of one query with one axis of points apply to all queries.
-STATED, MERGED, BY_HEAD = range(3)
+STATED, BY_QUERY, BY_IMAGE = range(3)
 
 #: The indices of the operands among a REQUEST's inputs.
 _VALUE = 0
@@ -410,10 +410,10 @@ def _read_weights(state: RecordRef, operands: RecordRef, request: RecordRef) -> 
     status = read_input(request, state, operands.weights, tensor)
     if status != 0:
         return status
-    if operands.weights_layout == BY_HEAD:
+    if operands.weights_layout == BY_IMAGE:
         return _move_heads_inward(state, operands, request)
     lengths = shape_of(tensor)
-    if operands.weights_layout == MERGED and len(lengths) == 5:
+    if operands.weights_layout == BY_QUERY and len(lengths) == 5:
         merged_lengths = alloc_int64s(request, 4)
         if len(merged_lengths) == 0:
             return _no_memory(state, request, 32)
@@ -607,12 +607,13 @@ def _attend(state: RecordRef, request: RecordRef, launch: RecordRef, n_output_ax
     if len(Y_shape) == 0:
         nbytes = 8 * n_output_axes
         return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, nbytes)
-    launch.value = request.inputs[0].data
-    launch.locations = request.inputs[2].data
-    launch.weights = request.inputs[3].data
+    launch.value = request.inputs[_VALUE].data
+    launch.locations = request.inputs[_LOCATIONS].data
+    launch.weights = request.inputs[_WEIGHTS].data
     launch.align_corners = state.kernel.align_corners
     launch.process_items = state.kernel.process_items
-    # Without pixels, the samples are 0, but the product with an infinite or NaN weight is NaN.
+    # Without points, the sums are 0. Without pixels, the samples are 0, but the product with an
+    # infinite or NaN weight is NaN, and so they are added up.
     has_samples = launch.points > 0
     return fill_output(state, request, launch, Y_shape, has_samples)
 
@@ -622,8 +623,8 @@ def _set_levels(state: RecordRef, request: RecordRef, launch: RecordRef) -> Stat
     """Check value and levels, and set the fields of ``launch`` that depend on them."""
     api = request.api
     errors_address = state.errors
-    value_shape = shape_of(request.inputs[0])
-    levels_shape = shape_of(request.inputs[1])
+    value_shape = shape_of(request.inputs[_VALUE])
+    levels_shape = shape_of(request.inputs[_LEVELS])
     if len(value_shape) != 4:
         return error_with_shape(api, errors_address, VALUE_SHAPE_INVALID_INDEX, value_shape)
     if len(levels_shape) != 2 or levels_shape[1] < 2:
@@ -638,7 +639,7 @@ def _set_levels(state: RecordRef, request: RecordRef, launch: RecordRef) -> Stat
     if launch.levels == 0:
         return error_with_number(api, errors_address, NO_MEMORY_INDEX, nbytes)
     # A copy, so that no other thread changes the lengths after they were checked.
-    memcpy(launch.levels, request.inputs[1].data, nbytes)
+    memcpy(launch.levels, request.inputs[_LEVELS].data, nbytes)
     if launch.pixels > MAX_PIXELS or r > MAX_LEVEL_AXES:
         return error_with_shape(api, errors_address, VALUE_BEYOND_LIMITS_INDEX, value_shape)
     pixels = _count_pixels(array_at(launch.levels, (n_levels, 1 + r), np.int64))
@@ -661,9 +662,9 @@ def _set_points(state: RecordRef, request: RecordRef, launch: RecordRef) -> Stat
     """
     api = request.api
     errors_address = state.errors
-    value_shape = shape_of(request.inputs[0])
-    locations_shape = shape_of(request.inputs[2])
-    weights_shape = shape_of(request.inputs[3])
+    value_shape = shape_of(request.inputs[_VALUE])
+    locations_shape = shape_of(request.inputs[_LOCATIONS])
+    weights_shape = shape_of(request.inputs[_WEIGHTS])
     n_levels = launch.n_levels
     levels = array_at(launch.levels, (n_levels, 1 + launch.r), np.int64)
     launch.points = _count_points(value_shape, locations_shape, 1)
@@ -688,7 +689,7 @@ def _set_points(state: RecordRef, request: RecordRef, launch: RecordRef) -> Stat
 
 @returns_array
 def _output_shape(request: RecordRef, launch: RecordRef, n_output_axes: int) -> ArrayRef:
-    """Return the shape of Y, as in :func:`attend`; an empty array without memory."""
+    """Return the shape of Y, (B, Q, H·D) or (B, Q, H, D); an empty array without memory."""
     Y_shape = alloc_int64s(request, n_output_axes)
     if len(Y_shape) == 0:
         return Y_shape

@@ -497,17 +497,16 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
         scalar = 0
         operand = r
         normalized = scratch_array(launch, worker_address, "coordinates", dtype)
-        # The worker does not use this memory before it has the coordinates.
         axis_coordinates = scratch_array(launch, worker_address, "axis_coordinates", dtype)
         operand_values = axis_coordinates[:positions]
-        is_grid = _is_grid(components[:r], launch.positions)
-        if is_grid:
+        are_interleaved = _are_interleaved(components[:r], launch.positions)
+        if are_interleaved:
             source = _element_address(components[0], lengths, first, normalized.itemsize)
             tap_table.split_axes(array_at(source, (positions, r), dtype), normalized)
         for index in range(r):
             program = programs[index]
             values = normalized[r - 1 - index, :positions]  # a grid lists the innermost axis first
-            if not is_grid:
+            if not are_interleaved:
                 _load(components[index], lengths, first, values)
             for step in range(program.n_steps):
                 code = program.steps[step]
@@ -525,7 +524,7 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
 
 
 @register_jitable
-def _is_grid(components: ArrayRef, positions: int) -> bool:
+def _are_interleaved(components: ArrayRef, positions: int) -> bool:
     """Whether the ``components`` (r,) are stored like a grid, without gaps in a batch.
 
     ``positions`` is the number of positions in a batch.

@@ -224,8 +224,8 @@ def create_mode_state(
 ) -> Address:
     """Create the state of a GridSample, as :func:`create_sample_state`, for a mode and a padding.
 
-    The mode is an index of :data:`~ort_gridsample.reference.taps.TAPS`, and the padding one of
-    :data:`~ort_gridsample.kernels.tap_plans.PADDING_CODES`.
+    The mode is an index of :data:`~ort_gridsample.kernels.tap_plans.COMPILED_MODES`, and the
+    padding one of :data:`~ort_gridsample.kernels.tap_plans.PADDING_CODES`.
     """
     index = group * N_MODES + mode
     state_address = create_state(

@@ -14,7 +14,7 @@ from ...detection.match import Match
 from ...detection.records import NodeRecord
 from ...dialects.table import ATTENTION
 from ...kernels.structs import MAX_LEVEL_AXES
-from ..compiled_ops.attention import BY_HEAD, MERGED
+from ..compiled_ops.attention import BY_IMAGE, BY_QUERY
 from ..compiled_ops.c_api import ELEMENT_TYPES
 from ..compiled_ops.catalog import find_op
 from ..compiled_ops.record_image import row_of
@@ -56,7 +56,7 @@ class FusedAttention(FusedSubgraph):
             "locations": -1 if locations is None else input_indices[locations.name],
             "weights": input_indices[attention.weights.name],
             "n_value_axes": 3 if self.value.layout == "B, S, H·D" else 4,
-            "weights_layout": MERGED if attention.has_weights_by_head else BY_HEAD,
+            "weights_layout": BY_QUERY if attention.has_weights_by_query else BY_IMAGE,
             "grid_type": ELEMENT_TYPES[self.grid_type] if self.grid_type else 0,
             "n_output_axes": 3,
             "heads": attention.heads,
@@ -80,7 +80,7 @@ class FusedAttention(FusedSubgraph):
 
     def _level_fields(self, level: Level, input_indices: Mapping[str, int]) -> dict[str, Any]:
         """Return the fields of a LEVEL."""
-        lengths = _known_lengths(level)
+        lengths = level.known_lengths
         grid = level.sample.values["grid"]
         return {
             "points": level.points,
@@ -120,9 +120,7 @@ def fuse_attention(match: Match) -> FusedAttention | None:
         type_ for types in record.types.values() for type_ in types
     )
     grid_type = coordinate_type if attention.locations is None else ""
-    locations_type = coordinate_type
-    if grid_type and grid_type != "float64":
-        locations_type = "float32"  # half precision would lose too much of a location
+    locations_type = attention.locations_type(coordinate_type)
     op_types = (value_type, levels_type, locations_type, weights_type)
     op = find_op(ATTENTION, op_types)
     if op is None:
@@ -161,16 +159,10 @@ def _inputs_of(attention: Attention, value: Operand) -> frozenset[str]:
     for level in attention.levels:
         if attention.locations is None:
             inputs.add(level.sample.values["grid"])
-        if not _known_lengths(level):
+        if not level.known_lengths:
             if level.shape is None:
                 raise NotFusedError(
                     f"no value of the graph is the shape of {level.sample.values['X']!r}"
                 )
             inputs.add(level.shape)
     return frozenset(inputs)
-
-
-def _known_lengths(level: Level) -> list[int]:
-    """Return the lengths of the spatial axes; an empty list if they are not all constants."""
-    lengths = [length.known for length in level.lengths if length.known is not None]
-    return lengths if len(lengths) == len(level.lengths) else []

@@ -137,7 +137,7 @@ def _operator_index(factory: RecordRef, node: int, operators: int) -> int:
 
 @register_jitable
 def _has_computed_grid(factory: RecordRef, node: int) -> bool:
-    """Whether one of the factory's ``grid_operators`` computes the grid of a GridSample."""
+    """Whether one of the factory's ``grid_makers`` computes the grid of a GridSample."""
     inputs = local_record(NODE_INPUTS)
     if not _read_inputs(factory, node, inputs) or inputs.values[1] == 0:
         return False
@@ -145,7 +145,7 @@ def _has_computed_grid(factory: RecordRef, node: int) -> bool:
     if status != 0:
         release_status(factory.api, (status,))
         return False
-    return producer != 0 and _operator_index(factory, producer, factory.grid_operators) >= 0
+    return producer != 0 and _operator_index(factory, producer, factory.grid_makers) >= 0
 
 
 @register_jitable

@@ -102,7 +102,7 @@ def add_factory(
         ),
         "domains": image.add_pointers(domains),
         "n_domains": len(domains),
-        "grid_operators": image.add_text("".join(map("{} ".format, operators)).encode()),
+        "grid_makers": image.add_text("".join(map("{} ".format, operators)).encode()),
     }
     image.set_fields(factory_offset, FACTORY, fields)
     return factory_offset

@@ -53,7 +53,7 @@ class FusedGridSample(FusedSubgraph):
         names = [scalar if isinstance(scalar, str) else "" for scalar in self.scalars]
         has_scalars = "" in self.op_inputs
         dtype = np.dtype(self.op_types[1])
-        state = {
+        grid = {
             "op_inputs": _add_integers(image, op_inputs),
             "scalars": image.add_records(
                 record(("value", dtype)), *({"value": value} for value in constants)
@@ -63,7 +63,7 @@ class FusedGridSample(FusedSubgraph):
                 image, [input_indices[name] if name else -1 for name in names]
             ),
         }
-        return image.add_records(FUSED_GRID, state)
+        return image.add_records(FUSED_GRID, grid)
 
 
 def values_of_grids(use_def: UseDef) -> Iterator[str]:
@@ -98,7 +98,7 @@ def fuse_grid_sample(match: Match) -> FusedGridSample | None:
     if any(len(types) != 1 for types in all_types):
         raise NotFusedError("the type of X or of what the grid is computed from is not known")
     op_types = tuple(type_ for types in all_types for type_ in types)
-    op = find_op(source.operator, op_types)
+    op = find_op(source.op_name, op_types)
     if op is None:
         raise NotFusedError(f"there is no compiled op for the types {', '.join(op_types)}")
     scalars = {scalar for scalar in source.scalars if isinstance(scalar, str)}
@@ -106,6 +106,7 @@ def fuse_grid_sample(match: Match) -> FusedGridSample | None:
         if _may_have_batches(match.scope, name):
             raise NotFusedError(f"{name!r} may have an element for each batch")
     inputs = scalars.union(name for name in (sample.values["X"], *source.inputs) if name)
+    # Of this node, only the attributes are read.
     node = FusedOpTarget().fused_nodes(match, source, Names(onnx.ModelProto()))[-1]
     nodes = nodes_to_fuse(
         match.scope,

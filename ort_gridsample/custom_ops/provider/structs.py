@@ -33,7 +33,7 @@ FACTORY = record(
     "kernel_template",  # the address of the NODE_KERNEL that is the template of all kernels
     "domains",  # the address of an array of OrtCustomOpDomain*
     "n_domains",  # its length
-    "grid_operators",  # the operators that may compute a fused grid, each followed by a blank
+    "grid_makers",  # the operators that may compute a fused grid, each followed by a blank
 )
 
 #: The provider: ONNX Runtime's struct OrtEp.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ...inference.symbolic import Length
+from ...inference.symbolic import Length, known_numbers
 from ..records import NodeRecord
 
 ValueLayout = Literal["B, S, H, D", "B, S, H·D"]
@@ -49,6 +49,11 @@ class Level:
     lengths: tuple[Length, ...]
     shape: str | None
 
+    @property
+    def known_lengths(self) -> list[int]:
+        """The lengths of the spatial axes; an empty list if they are not all constants."""
+        return known_numbers(self.lengths) or []
+
 
 class OtherLevel(NamedTuple):
     """A level of the sum that is not sampled as deformable attention samples.
@@ -75,7 +80,8 @@ class Attention:
         output: the value that it computes.
         path: the indices of the nodes from the samples to the output, without samples that other
             nodes also read.
-        nodes: the indices of ``path``, and of the nodes that compute the operands and shapes.
+        nodes: the indices of ``path``, of the samples that it lacks, and of the nodes that compute
+            the operands and shapes.
         heads: H, which is 1 if the images do not come from a value that has several heads.
         channels: D.
         queries: Q, or None if it is unknown.
@@ -115,9 +121,22 @@ class Attention:
         """The number of points on each level."""
         return tuple(level.points for level in self.levels)
 
+    def locations_type(self, coordinate_type: str) -> str:
+        """Return the type of the locations that an op reads.
+
+        Locations of the graph are read as they are. Those that are computed from grids are at least
+        in single precision, because half precision would lose too much of them.
+
+        Args:
+            coordinate_type: the type of the locations or of the grids.
+        """
+        if self.locations is not None or coordinate_type == "float64":
+            return coordinate_type
+        return "float32"
+
     @property
-    def has_weights_by_head(self) -> bool:
-        """Whether the weights have an axis of the heads."""
+    def has_weights_by_query(self) -> bool:
+        """Whether the weights are (B, Q, H, …), or those of one query for all."""
         return self.weights.layout != "B·H, 1, Q, P"
 
     @property

@@ -85,7 +85,7 @@ class FusedOpTarget(CompiledOpTarget):
     ) -> list[onnx.NodeProto]:
         """Return the op of a GridSample with a source, after the nodes that compute its inputs."""
         before, op = self._op(match, names)
-        op.op_type = source.operator
+        op.op_type = source.op_name
         if source.absorbed is not None:
             constants, absorbed_op = self._op(source.absorbed, names)
             before += constants

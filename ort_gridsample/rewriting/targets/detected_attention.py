@@ -24,7 +24,7 @@ class DetectedAttention(AttentionSource):
     shapes of Reshapes are known or computed from other shapes, and a 0 copies a length.
 
     Args:
-        match: the GridSample that has the deformable attention.
+        match: the match of the deformable attention.
         attention: the deformable attention.
         names: returns names of new values and nodes.
     """
@@ -116,9 +116,8 @@ class DetectedAttention(AttentionSource):
 
     def _pixel_count(self, level: Level) -> DimLike:
         """Return the number of pixels of a level."""
-        lengths = [length.known for length in level.lengths if length.known is not None]
-        if len(lengths) == len(level.lengths):
-            return math.prod(lengths)
+        if level.known_lengths:
+            return math.prod(level.known_lengths)
         return self.e.prod(self._lengths_of(level))
 
     def call(self) -> AttentionCall:
@@ -179,9 +178,8 @@ class DetectedAttention(AttentionSource):
             self._reshaped(e.input(level.sample.values["grid"]), 0, queries, level.points, r)
             for level in attention.levels
         ]
-        # Half precision would lose too much of a location.
-        is_double = "float64" in self._record.types["sampling_locations"]
-        grid = e.concatenate(grids, axis=2).astype("float64" if is_double else "float32")
+        (grid_type, *_) = self._record.types["sampling_locations"] or ("",)
+        grid = e.concatenate(grids, axis=2).astype(attention.locations_type(grid_type))
         unit = grid * 0.5 + 0.5
         if attention.heads == 1:
             return e.unsqueeze(unit, 2)
@@ -197,9 +195,9 @@ class DetectedAttention(AttentionSource):
         attention = self.attention
         weights = e.input(attention.weights.name)
         n_points = sum(attention.points)
-        if attention.has_weights_by_head and attention.is_per_query:
+        if attention.has_weights_by_query and attention.is_per_query:
             return weights
-        if attention.has_weights_by_head:
+        if attention.has_weights_by_query:
             # With an axis of levels, an op would read them as the weights of each query.
             return e.op("Reshape", weights, e.row(0, 0, 0, n_points))
         if attention.other_levels:
