@@ -18,7 +18,7 @@ from ..custom_ops.plain_session import PLAIN_SESSION
 from ..custom_ops.provider.definitions import NAME
 from ..errors import GridSampleError, one_line
 from ..system.process import after_fork
-from . import report
+from . import forks, report
 from .options import set_default_entry
 from .provider import register_provider
 
@@ -55,6 +55,10 @@ class ProviderSession(PLAIN_SESSION):  # type: ignore[misc]
         super().__init__(path_or_bytes, sess_options, providers, provider_options, **kwargs)
         if report.is_enabled():
             report.add(path_or_bytes, _report_lines(self))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        forks.track_attribute(name, value)
 
     def set_providers(
         self,
