@@ -69,11 +69,18 @@ def _check_padding(padding: Padding) -> None:
                 raise ValueError("a padding without a period must clip coordinates")
             continue
         period = padding.period(axis)
+        if padding.zero_outside:
+            raise ValueError("a padding with a period has no taps outside that count as 0")
+        if not 0 < period < np.inf:
+            raise ValueError(f"the period of {length} pixels is {period}, expected above 0")
         last_tap = period + axis.last if padding.pads_taps else period
-        taps = np.arange(-period, last_tap + 1)
+        taps = np.arange(-period, last_tap + 1, 1.0 if padding.pads_taps else 0.25)
         padded = padding.pad_once(np, taps, axis)
         if ((padded < 0) | (padded > axis.last)).any():
             raise ValueError("a padding with a period must move every tap within it inside")
+        is_inside = (taps >= 0) & (taps <= axis.last)
+        if (padded[is_inside] != taps[is_inside]).any():
+            raise ValueError("a padding with a period must leave coordinates inside as they are")
 
 
 def tap_plan(mode: Mode, padding: Padding) -> TapPlan:

@@ -52,3 +52,16 @@ def test_padding_without_a_period_that_does_not_clip_is_refused():
 def test_padding_that_leaves_taps_outside_is_refused():
     with pytest.raises(ValueError, match="must move every tap"):
         tap_plan(LINEAR, replace(WRAP, pad_once=lambda xp, x, axis: x))
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"zero_outside": True}, "no taps outside"),
+        ({"period": lambda axis: axis.last * 2}, "period of 1 pixels is 0"),
+        ({"pad_once": lambda xp, x, axis: xp.clip(x * 0.5, 0, 0)}, "leave coordinates inside"),
+    ],
+)
+def test_padding_with_a_period_that_kernels_would_compute_wrongly_is_refused(fields, error):
+    with pytest.raises(ValueError, match=error):
+        tap_plan(MODE_RULES["linear"], replace(PADDING_RULES["reflection"], **fields))
