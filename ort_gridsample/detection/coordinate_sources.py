@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from .. import spec
 from ..dialects.table import FUSED
 from ..functions.grid_operators import GRID_OPERATORS
-from ..kernels.tap_plans import COMPILED_MODES
+from ..kernels.tap_plans import COMPILED_MODES, MODE_CODES
 from .programs import Program, Scalar, encode
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class CoordinateSource(ABC):
 
     def state_index(self, mode: str) -> int:
         """Return the index of the op's initial state for a mode."""
-        return self.state_group * len(COMPILED_MODES) + COMPILED_MODES.index(mode)
+        return self.state_group * len(COMPILED_MODES) + MODE_CODES[mode]
 
     @property
     @abstractmethod

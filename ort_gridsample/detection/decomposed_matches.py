@@ -189,9 +189,7 @@ def attention_match(attention: Attention, scope: Scope, inference: Inference) ->
 
 def _known_levels(attention: Attention) -> Array | None:
     """Return (L, 1 + r): the number of points and the lengths of each level, if they are known."""
-    level_rows = []
-    for level in attention.levels:
-        level_rows.append([level.points, *(length.known for length in level.lengths)])
-    if any(None in row for row in level_rows):
+    if not all(level.known_lengths for level in attention.levels):
         return None
+    level_rows = [[level.points, *level.known_lengths] for level in attention.levels]
     return np.array(level_rows, np.int64)

@@ -8,7 +8,7 @@ from itertools import product
 from ..custom_ops.compiled_ops import registry
 from ..detection.match import Match
 from ..detection.records import NodeRecord
-from ..kernels.tap_plans import COMPILED_MODES
+from ..kernels.tap_plans import MODE_CODES
 from ..rewriting.foreign_attention_facts import op_record
 from .decisions import Decision
 from .placement import COMPILED_OP
@@ -69,4 +69,4 @@ def _has_valid_attributes(record: NodeRecord) -> bool:
 def _mode_index(record: NodeRecord) -> int:
     if record.operator != "GridSample":
         return 0
-    return COMPILED_MODES.index(str(record.mode))
+    return MODE_CODES[str(record.mode)]

@@ -26,7 +26,7 @@ from ...kernels.pointers import (
     round_up_to_line,
 )
 from ...kernels.structs import CACHE_LINE, LAUNCH, WORKER, Address, ArrayRef, RecordRef
-from ...kernels.tap_plans import TAPS
+from ...kernels.tap_plans import COMPILED_MODES
 from ...kernels.tiles import scratch_array
 from ...kernels.workers import DEFAULT_WORKERS
 from ...reference import coordinates as reference_coordinates
@@ -177,7 +177,7 @@ def fused_states(X_type: str, size_type: str, theta_type: str) -> tuple[Any, lis
             columns=MAX_COLUMNS,
         )
         for grid_type in (theta_type, *spec.FLOATS)
-        for mode in TAPS
+        for mode in COMPILED_MODES
     ]
 
 

@@ -54,6 +54,7 @@ from .requests import (
     Status,
     alloc,
     alloc_int64s,
+    count_elements,
     free_blocks,
     open_request,
     read_input,
@@ -334,7 +335,7 @@ def _find_lengths(
     status = read_input(request, state, level.shape_input, tensor)
     if status != 0:
         return status, 0
-    n_axes = _product(shape_of(tensor))
+    n_axes = count_elements(shape_of(tensor))
     if n_axes != 2 + operands.r:
         image_shape = array_at(tensor.data, (n_axes,), np.int64)
         sentence_index = IMAGE_AXES_MISMATCH_INDEX
@@ -499,7 +500,7 @@ def _locations_of_grids(state: RecordRef, operands: RecordRef, request: RecordRe
         queries = _count_queries(grid_shape, batch_heads, level.points, operands.r)
         if index == 0:
             lengths[1] = max(queries, 0)
-            nbytes = (8 if operands.grid_type == _FLOAT64 else 4) * _product(lengths)
+            nbytes = (8 if operands.grid_type == _FLOAT64 else 4) * count_elements(lengths)
             memory = alloc(request, nbytes)
             if memory == 0:
                 return _no_memory(state, request, nbytes)
@@ -517,20 +518,12 @@ def _locations_of_grids(state: RecordRef, operands: RecordRef, request: RecordRe
 
 
 @register_jitable
-def _product(lengths: ArrayRef) -> int:
-    result = 1
-    for length in lengths:
-        result *= length
-    return result
-
-
-@register_jitable
 def _count_queries(grid_shape: ArrayRef, batch_heads: int, points: int, r: int) -> int:
     """Return Q of a grid of the shape (B·H, …, r) with Q·points positions; -1 for other shapes."""
     n_axes = len(grid_shape)
     if n_axes < 3 or grid_shape[0] != batch_heads or grid_shape[n_axes - 1] != r or points == 0:
         return -1
-    positions = _product(grid_shape[1 : n_axes - 1])
+    positions = count_elements(grid_shape[1 : n_axes - 1])
     return positions // points if positions % points == 0 else -1
 
 

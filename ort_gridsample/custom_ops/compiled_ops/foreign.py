@@ -13,7 +13,7 @@ from ...dialects.table import OPENMMLAB
 from ...functions.validation import ErrorTemplate
 from ...kernels.pointers import c_string, local_record, record_at
 from ...kernels.structs import Address, RecordRef
-from ...kernels.tap_plans import PADDING_CODES, TAPS
+from ...kernels.tap_plans import MODE_CODES, PADDING_CODES
 from . import attention, sampling
 from .c_api import ELEMENT_TYPES
 from .catalog import Fields, OpImplementation
@@ -58,8 +58,8 @@ _ALIGNMENT_MISSING_INDEX = _CODED_TABLE.index("align_corners missing")
 _MISSING = -(1 << 62)
 
 #: The index of the mode and of the padding of each code.
-_MODES = tuple(list(TAPS).index(name) for name in _coded_values("mode"))
-_PADDINGS = tuple(list(PADDING_CODES).index(name) for name in _coded_values("padding_mode"))
+_MODES = tuple(MODE_CODES[name] for name in _coded_values("mode"))
+_PADDINGS = tuple(PADDING_CODES[name] for name in _coded_values("padding_mode"))
 
 # The names of the attributes, as texts: compiled code reads no dictionary.
 _MODE = _SPELLINGS["mode"].name

@@ -25,9 +25,7 @@ def fill_output(
         has_samples: False: nothing can be read, and the output is 0.
     """
     status, launch.Y = requests.make_output(request, Y_shape)
-    nbytes = state.kernel.X_size
-    for length in Y_shape:
-        nbytes *= length
+    nbytes = state.kernel.X_size * requests.count_elements(Y_shape)
     if status != 0 or nbytes == 0:
         return status
     if not has_samples:

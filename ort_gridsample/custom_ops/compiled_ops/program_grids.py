@@ -34,7 +34,7 @@ from ...kernels.program_codes import (
     WITH_PROGRAM,
 )
 from ...kernels.structs import LAUNCH, Address, ArrayRef, RecordRef
-from ...kernels.tap_plans import TAPS
+from ...kernels.tap_plans import COMPILED_MODES
 from ...kernels.tiles import scratch_array
 from .catalog import Fields, OpImplementation
 from .creation import (
@@ -134,7 +134,7 @@ def states(X_type: str, grid_type: str, _: str) -> tuple[Any, list[Fields]]:
         "prepare_grid": (prepare_grid,),
         "coordinates": (coordinates_for, grid_type),
     }
-    return GRID_SAMPLE, [state_fields(X_type, grid_type, mode, **source) for mode in TAPS]
+    return GRID_SAMPLE, [state_fields(X_type, grid_type, mode, **source) for mode in COMPILED_MODES]
 
 
 def create(op_address: Address, api: Address, info: Address, out: Address) -> Status:

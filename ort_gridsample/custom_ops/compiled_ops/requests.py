@@ -104,6 +104,15 @@ def shape_of(tensor: RecordRef) -> ArrayRef:
 
 
 @register_jitable
+def count_elements(lengths: ArrayRef) -> int:
+    """Return the number of elements of an array with these lengths."""
+    n_elements = 1
+    for length in lengths:
+        n_elements *= length
+    return n_elements
+
+
+@register_jitable
 def set_shape(tensor: RecordRef, lengths: ArrayRef) -> None:
     """Set the shape of an INPUT to ``lengths``, an array that stays until the request ends."""
     tensor.shape = np.int64(lengths.ctypes.data)

@@ -22,7 +22,7 @@ from ...kernels.pointers import (
     record_at,
 )
 from ...kernels.structs import MAX_PIXELS, Address, ArrayRef, RecordRef
-from ...kernels.tap_plans import PADDING_CODES, TAPS
+from ...kernels.tap_plans import COMPILED_MODES, MODE_CODES, PADDING_CODES
 from ...reference.coordinates import PADDING_RULES
 from ...reference.taps import MAX_TAPS, MODE_RULES
 from . import requests
@@ -51,7 +51,7 @@ from .shape_inference import alloc_shape, inferred_shape, open_inference, set_in
 from .structs import GRID_SAMPLE, NODE, OP, REQUEST
 
 _PADDINGS = list(PADDING_CODES)
-_MODES = [*TAPS, *spec.MODE_SYNONYMS]
+_MODES = [*COMPILED_MODES, *spec.MODE_SYNONYMS]
 
 _MODE_CHOICES = validation.format_choices((*MODE_RULES, *spec.MODE_SYNONYMS))
 _PADDING_CHOICES = validation.format_choices(PADDING_RULES)
@@ -94,7 +94,10 @@ _ROWS = {
     # no shape, no number
     "MODE_UNKNOWN": encode(validation.MODE_UNKNOWN, listed=_MODE_CHOICES),
     "PADDING_MODE_UNKNOWN": encode(validation.PADDING_MODE_UNKNOWN, listed=_PADDING_CHOICES),
-    **{f"MISSING_STATE {name}": encode(MISSING_STATE, mode=f"mode {name!r} for ") for name in TAPS},
+    **{
+        f"MISSING_STATE {name}": encode(MISSING_STATE, mode=f"mode {name!r} for ")
+        for name in COMPILED_MODES
+    },
 }
 _TABLE = SentenceTable(_ROWS)
 SENTENCES = _TABLE.encoded
@@ -112,18 +115,18 @@ WRONG_INTERFACE_INDEX = _TABLE.index("WRONG_INTERFACE")
 MODE_UNKNOWN_INDEX = _TABLE.index("MODE_UNKNOWN")
 PADDING_MODE_UNKNOWN_INDEX = _TABLE.index("PADDING_MODE_UNKNOWN")
 #: The first of one sentence per mode.
-MISSING_STATE_INDEX = _TABLE.index(f"MISSING_STATE {next(iter(TAPS))}")
+MISSING_STATE_INDEX = _TABLE.index(f"MISSING_STATE {COMPILED_MODES[0]}")
 
 #: The values of the attributes, each followed by a blank. The synonyms follow the modes.
 MODE_WORDS = "".join(f"{name} " for name in _MODES)
 PADDING_WORDS = "".join(f"{name} " for name in _PADDINGS)
 #: Those that no specification has.
-EXTENSION_MODES = "".join(f"{name} " for name in TAPS if name not in spec.MODES)
+EXTENSION_MODES = "".join(f"{name} " for name in COMPILED_MODES if name not in spec.MODES)
 EXTENSION_PADDINGS = "".join(f"{name} " for name in _PADDINGS if name not in spec.PADDING_MODES)
-N_MODES = len(TAPS)
-LINEAR = _MODES.index("linear")
+N_MODES = len(COMPILED_MODES)
+LINEAR = MODE_CODES["linear"]
 #: The index of the mode of each word.
-MODE_OF_WORD = tuple(list(TAPS).index(spec.mode_of(name)) for name in _MODES)
+MODE_OF_WORD = tuple(MODE_CODES[spec.mode_of(name)] for name in _MODES)
 #: For each padding, whether it reads a pixel at every coordinate.
 NEEDS_PIXEL = tuple(PADDING_RULES[name].needs_pixel for name in _PADDINGS)
 #: The group of states of an op that has one group.
@@ -137,7 +140,7 @@ N_INPUTS = 2
 
 def states(X_type: str, grid_type: str) -> tuple[Any, list[Fields]]:
     """Return the initial states of a GridSample, one per mode."""
-    return GRID_SAMPLE, [state_fields(X_type, grid_type, mode) for mode in TAPS]
+    return GRID_SAMPLE, [state_fields(X_type, grid_type, mode) for mode in COMPILED_MODES]
 
 
 def state_fields(

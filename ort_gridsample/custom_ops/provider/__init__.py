@@ -8,12 +8,6 @@ ONNX Runtime 1.24 and newer loads execution providers from shared libraries.
 - ``factory``: devices, and the domains of custom ops that sessions get
 - ``execution_provider``: claims nodes, and creates the kernel registry
 - ``node_kernels``: the kernel of a node
-- ``ort_graph``, ``fusion``: onnxruntime's graph as a model of onnx, and the search for nodes to
-  fuse in it
-- ``fused_subgraph``, ``attention_fusion``, ``grid_fusion``: the nodes that become one node, and
-  the state of that node
-- ``fused_nodes``, ``compute_infos``: claims and creates fused nodes
-- ``fused_grid``: the computation of a fused GridSample, in compiled code
 - ``constant_functions``: functions of the structs that have nothing to do
 - ``factory_image``: the structs as data, for this process or for a library
 - ``registration``: ``ogs.register_provider``
@@ -22,8 +16,10 @@ In this process the provider also fuses nodes:
 
 1. ``ort_graph`` reads ONNX Runtime's graph.
 2. ``fusion`` finds subgraphs that become one node: deformable attention (``attention_fusion``), and
-   GridSamples with the nodes that compute their grids (``grid_fusion``).
-3. ``fused_nodes`` passes the subgraphs to ONNX Runtime, and creates the fused nodes.
+   GridSamples with the nodes that compute their grids (``grid_fusion``). What the two have in
+   common is ``fused_subgraph``.
+3. ``fused_nodes`` passes the subgraphs to ONNX Runtime, and creates the fused nodes,
+   whose memory ``compute_infos`` manages.
 4. The op creates the state of a fused node from attributes, and computes the output. ``fused_grid``
    first collects the inputs of a fused GridSample, in compiled code.
 """

@@ -15,6 +15,7 @@ from ..compiled_ops.requests import (
     Status,
     alloc,
     alloc_int64s,
+    count_elements,
     free_blocks,
     open_request,
     read_input,
@@ -66,10 +67,7 @@ def _set_scalars(state: RecordRef, fused: RecordRef, request: RecordRef) -> Stat
             status = read_input(request, state, scalar_inputs[index], tensor)
             if status != 0:
                 return status
-            n_elements = 1
-            for length in shape_of(tensor):
-                n_elements *= length
-            if n_elements != 1:
+            if count_elements(shape_of(tensor)) != 1:
                 return error_with_shape(
                     request.api, state.errors, NOT_SCALAR_INDEX, shape_of(tensor)
                 )
