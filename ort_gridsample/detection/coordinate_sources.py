@@ -1,8 +1,8 @@
-"""What a GridSample computes its coordinates from, if it is fused with the nodes of its grid.
+"""The sources of the coordinates of GridSamples that are fused with the nodes of their grids.
 
-The source of its coordinates is then a node of an operator that computes a grid, or a program for
-each coordinate. :mod:`.fusion` finds the source. It states what the compiled op reads and which
-attributes the op has, for all that write, compile or create the op.
+A source is a node of an operator that computes a grid, such as AffineGrid, or a program for each
+coordinate. :mod:`.fusion` finds it. Rewriting, compilation and the execution provider read the
+inputs and attributes of the compiled op from the source.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from .match import Match
 
 
+@dataclass(frozen=True, kw_only=True)
 class CoordinateSource(ABC):
     """What a GridSample computes its coordinates from.
 
     Attributes:
-        nodes: the indices of the nodes to fuse except ``absorbed``, and of the Constants that they
-            read.
-        fused_names: the names of all nodes to fuse, in order.
+        nodes: the indices of the nodes between the source and the GridSample, and of the nodes that
+            compute constants, shapes and indices for these alone. ``absorbed`` is not among them.
+        fused_names: the names that a record lists: that of ``absorbed``, then those of the nodes
+            between, in order.
     """
 
     nodes: tuple[int, ...]
@@ -38,55 +40,47 @@ class CoordinateSource(ABC):
     @property
     @abstractmethod
     def op_name(self) -> str:
-        """The name in the catalog of the compiled op of a GridSample with this source."""
+        """The name of the fused op in the catalog. Ops of one name differ in their inputs."""
 
     @property
     def absorbed(self) -> Match | None:
-        """The sampling node that is fused into the GridSample, if there is one."""
+        """The match of the grid operator that is fused into the GridSample; None for programs."""
         return None
 
     @property
     def scalars(self) -> Sequence[Scalar]:
-        """The numbers that the op reads as one input: known ones, and names of values."""
+        """The scalar operands, which the op reads as one input: numbers, and names of values."""
         return ()
-
-    @property
-    def state_group(self) -> int:
-        """The index of the group of the op's states. Each group has a state per mode."""
-        return 0
 
     def state_index(self, mode: str) -> int:
         """Return the index of the op's initial state for a mode."""
-        return self.state_group * len(COMPILED_MODES) + MODE_CODES[mode]
+        return MODE_CODES[mode]
 
     @property
     @abstractmethod
     def inputs(self) -> list[str]:
-        """The values that the op reads behind X, in order; "" for the scalars."""
+        """The values that the op reads after X, in order; "" for the scalars."""
 
     @property
     @abstractmethod
     def input_types(self) -> list[tuple[str, ...]]:
-        """The types that the second and the third input of the op may have."""
+        """The types that the second input may have, and those of the third and all later ones."""
 
     @property
     def attributes(self) -> Mapping[str, str | list[int]]:
-        """The attributes of the op, besides those of the GridSample and of ``absorbed``."""
+        """The attributes of the op, in addition to those of the GridSample and of ``absorbed``."""
         return {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OperatorSource(CoordinateSource):
     """A node of one of :data:`~ort_gridsample.functions.grid_operators.GRID_OPERATORS`.
 
     Attributes:
-        nodes, fused_names: as in :class:`CoordinateSource`.
         match: the node.
         cast_type: the type that the grid is cast to; "" if it is of the type of the node's output.
     """
 
-    nodes: tuple[int, ...]
-    fused_names: tuple[str, ...]
     match: Match
     cast_type: str = ""
 
@@ -114,23 +108,21 @@ class OperatorSource(CoordinateSource):
     def attributes(self) -> Mapping[str, str | list[int]]:
         return {"grid_type": self.cast_type} if self.cast_type else {}
 
-    @property
-    def state_group(self) -> int:
-        return 1 + spec.FLOATS.index(self.cast_type) if self.cast_type else 0
+    def state_index(self, mode: str) -> int:
+        # The op has a group of states for grids of theta's type, and one for each other type.
+        group = 1 + spec.FLOATS.index(self.cast_type) if self.cast_type else 0
+        return group * len(COMPILED_MODES) + super().state_index(mode)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProgramSource(CoordinateSource):
     """A program for each coordinate.
 
     Attributes:
-        nodes, fused_names: as in :class:`CoordinateSource`.
         type: the type of the grid, of the scalars and of the values that the programs read.
         programs: the programs, innermost axis first.
     """
 
-    nodes: tuple[int, ...]
-    fused_names: tuple[str, ...]
     type: str
     programs: tuple[Program, ...]
 

@@ -68,7 +68,12 @@ def _find_operator(
         return None
     nodes = tuple(sorted(path.nodes))
     names = (match.record.name, *(display_name(use_def.nodes[index]) for index in nodes))
-    return OperatorSource((*nodes, *sorted(operands)), names, match, path.cast_type)
+    return OperatorSource(
+        nodes=(*nodes, *sorted(operands)),
+        fused_names=names,
+        match=match,
+        cast_type=path.cast_type,
+    )
 
 
 def _find_programs(
@@ -147,7 +152,9 @@ def _fused_programs(
     """Return the source of ``programs``, without the nodes that compute operands for it."""
     nodes = sorted(traced_nodes)
     names = tuple(display_name(use_def.nodes[index]) for index in nodes)
-    return ProgramSource((*nodes,), names, grid_type, tuple(programs))
+    return ProgramSource(
+        nodes=(*nodes,), fused_names=names, type=grid_type, programs=tuple(programs)
+    )
 
 
 def _values_read(source: ProgramSource) -> set[str]:

@@ -1,4 +1,8 @@
-"""Subgraphs that the provider runs as one node."""
+"""Subgraphs that the provider runs as one node.
+
+The provider first prepares a subgraph, which may fail: its nodes then run one by one. Later it
+creates the state of the new node, whose failure is an error of the session.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from ..compiled_ops.record_image import RecordImage, Relocation
 
 
 class NotFusedError(Exception):
-    """Why nodes that a session would fuse stay single nodes of the provider."""
+    """Nodes cannot be fused. The message is the reason, and they stay single nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +69,7 @@ class FusedSubgraph(ABC):
         return None
 
     def prepare(self) -> None:
-        """Compile what the state needs."""
+        """Compile what the state needs, or load it from the cache."""
         registry.prepare(self.op.name, self.op_types, self.state_index)
 
     def info_fields(self, image: RecordImage, input_indices: Mapping[str, int]) -> dict[str, Any]:
@@ -99,8 +103,8 @@ def nodes_to_fuse(
 ) -> frozenset[int]:
     """Return the nodes that one node can replace.
 
-    The output depends on all of these nodes, and other nodes read none of their values except the
-    output. So no path leaves the nodes and enters them again: it would become a cycle.
+    The output must depend on all of these nodes, and other nodes read none of their values except
+    the output. So a path that leaves the nodes begins at the output, and enters them never again.
 
     Args:
         scope: the nodes of the graph.
@@ -111,13 +115,13 @@ def nodes_to_fuse(
 
     Raises:
         NotFusedError: another node reads a value of a required node, or an input of the new node is
-            not read by the nodes. ONNX Runtime passes only values that the replaced nodes read and
-            do not compute.
+            not read by the nodes, or is computed by them. ONNX Runtime passes only values that the
+            replaced nodes read and do not compute.
     """
     nodes = required | unread_nodes(UseDef(scope), required, inputs | {output}, candidates)
     read = {name for index in nodes for name in scope.inputs[index]}
     computed = {name for index in nodes for name in scope.outputs[index] if name}
-    for name in computed - {output}:
+    for name in sorted(computed - {output}):
         if not scope.readers.get(name, set()) <= nodes:
             raise NotFusedError(
                 f"other nodes read {name!r}, which the fused node would not compute"
