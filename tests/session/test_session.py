@@ -29,6 +29,7 @@ from ort_gridsample.session import model_preparation
 from ort_gridsample.session.patched_model import SessionArguments
 from support import faults
 from support.cases import Attributes
+from support.exported_models import EXPORTED_FOLDER
 from support.external_data import GRID, WRONG_GRID, X, cached_model, external_model
 from support.fused_models import transformer
 from support.models import grid_sample_model, loose, parsed
@@ -524,6 +525,23 @@ def test_profile_and_optimized_model_are_written_once(
     session.run(None, FEEDS)
     assert Path(session.end_profiling()).read_text().count("sample0_kernel_time") == 1
     assert sorted(p.name.split("_")[0] for p in tmp_path.iterdir()) == ["optimized.onnx", "profile"]
+
+
+@pytest.mark.skipif(bool(unavailable_reason()), reason=f"no compiled ops: {unavailable_reason()}")
+def test_output_of_a_fused_op_in_a_body_has_a_rank_and_no_stated_lengths(tmp_path: Path) -> None:
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    ogs.InferenceSession(EXPORTED_FOLDER / "raft_scan.onnx", options)
+    optimized = onnx.load(options.optimized_model_filepath)
+    (body,) = (a.g for node in optimized.graph.node for a in node.attribute if a.name == "body")
+    types = {value.name: value.type.tensor_type for value in body.value_info}
+    outputs = [node.output[0] for node in body.node if node.op_type == "FusedGridSample"]
+    assert len(outputs) == 2
+    for output in outputs:
+        dims = types[output].shape.dim
+        assert len(dims) == 4
+        assert not any(dim.HasField("dim_value") for dim in dims)
 
 
 @pytest.mark.parametrize("make_model", [external_model, cached_model])

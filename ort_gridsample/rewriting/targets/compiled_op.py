@@ -75,10 +75,11 @@ class FusedOpTarget(CompiledOpTarget):
             return super().replacement_for(match, names)
         *before, op = self.fused_nodes(match, fused, names)
         op.output[0], after = typed_in_function(match, op.input[0], names)
-        value_info = []
-        if _has_several_sources(fused):
-            value_info = _output_type(op.output[0], match)
-        return Replacement([*before, op, *after], superseded=fused.nodes, value_info=value_info)
+        return Replacement(
+            [*before, op, *after],
+            superseded=fused.nodes,
+            value_info=_output_type(op.output[0], match),
+        )
 
     def fused_nodes(
         self, match: Match, source: CoordinateSource, names: Names
@@ -112,15 +113,18 @@ def _has_several_sources(source: CoordinateSource) -> bool:
 
 
 def _output_type(name: str, match: Match) -> list[onnx.ValueInfoProto]:
-    """Return the type of ``name``, the output of the op for ``match``, if it is known.
+    """Return the type and the rank of ``name``, the output of a fused op, as far as they are known.
 
-    onnxruntime 1.17 infers no type of an op with more than one source.
+    onnxruntime infers no shape of a fused op, and release 1.17 no type of one with several sources.
+    OpenVINO's provider does not open a graph that reads a value of unknown rank. No lengths are
+    stated, because a run may have others.
     """
     types = match.record.types["X"]
     if not types or match.scope.function is not None:
         return []
-    type_proto = helper.make_tensor_type_proto(elem_type(types[0]), None)
-    return [helper.make_value_info(name, type_proto)]
+    ranks = match.record.spatial_axes
+    shape = [None] * (2 + ranks[0]) if len(ranks) == 1 else None
+    return [helper.make_tensor_value_info(name, elem_type(types[0]), shape)]
 
 
 def _join_scalars(source: CoordinateSource, e: Expressions) -> Tensor:
