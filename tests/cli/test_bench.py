@@ -145,8 +145,8 @@ def test_bench_compares_runs_with_the_native_one() -> None:
     sides = {bench.BASELINE: side(4, 0.006, 0.004), bench.OURS: side(3, 0.003, 0.002)}
     expected = ["warp|GridSample|4|2 2×", "all other nodes|1|1", "a run|6 ±0%|3 ±0% 2×"]
     assert rows(sides) == [f"ms|operator|{bench.BASELINE}|{bench.OURS}", *expected]
-    unrolled = bench.SideResult([], Timing((0.006,)), {"warp": bench.Node("Add", 0.004)}, {})
-    assert rows(sides | {bench.BASELINE: unrolled})[1:-1] == [
+    decomposed = bench.SideResult([], Timing((0.006,)), {"warp": bench.Node("Add", 0.004)}, {})
+    assert rows(sides | {bench.BASELINE: decomposed})[1:-1] == [
         "warp|GridSample|–|2",
         "all other nodes|4|1",
     ]

@@ -189,7 +189,7 @@ def test_export_script_makes_the_stored_models(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", ["unrolled", "attention", "fusion"])
+@pytest.mark.parametrize("name", ["decomposed", "attention", "fusion"])
 @needs("torch", "onnxscript")
 def test_export_script_makes_the_stored_archive(name: str, tmp_path: Path) -> None:
     run_script(f"{name}.py", tmp_path / "made.zip")

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-ARCHIVE = Path(__file__).parents[1] / "exported" / "unrolled.zip"
+ARCHIVE = Path(__file__).parents[1] / "exported" / "decomposed.zip"
 
-#: Serialized models, as tests/exported/unrolled.py names them:
+#: Serialized models, as tests/exported/decomposed.py names them:
 #: FORM/MODE-PADDING-ALIGN-SIZES-EXPORTER.
 with zipfile.ZipFile(ARCHIVE) as _archive:
     DECOMPOSED_MODELS = {

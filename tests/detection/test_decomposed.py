@@ -655,7 +655,7 @@ REFLECT = """q = Div ({x}, twice) f = Floor (q) m = Mul (f, twice)
 CLIP = "c0 = Max ({x}, zero) u = Min (c0, last)"
 
 
-def unrolled_nearest(
+def decomposed_nearest(
     width: int, rounding: str, padding: str, is_rounded_first: bool
 ) -> onnx.ModelProto:
     """Return an unaligned nearest sample of a row of pixels in basic operators."""
@@ -706,11 +706,11 @@ NEAREST_BORDER = Operator("GridSample", "nearest", "border", 0)
         *("clip, round up", "round up, clip", "round up, reflect"),
     ],
 )
-def test_unrolled_nearest_is_detected_only_if_it_agrees_at_ties(
+def test_decomposed_nearest_is_detected_only_if_it_agrees_at_ties(
     width: int, rounding: str, padding: str, is_rounded_first: bool, expected: list[Operator]
 ) -> None:
     """With most widths only rounding in the graph's order of operations makes a tie."""
-    model = unrolled_nearest(width, rounding, padding, is_rounded_first)
+    model = decomposed_nearest(width, rounding, padding, is_rounded_first)
     assert detected_operators(model) == expected
 
 

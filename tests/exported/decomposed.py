@@ -1,4 +1,4 @@
-"""Write unrolled.zip next to this file: `python tests/exported/unrolled.py [--into FILE]`.
+"""Write decomposed.zip next to this file: `python tests/exported/decomposed.py [--into FILE]`.
 
 The models are small. GridSample and AffineGrid are decomposed into basic operators in them, by
 PyTorch's exporters or by hand. Their names are FORM/MODE-PADDING-ALIGN-SIZES-EXPORTER. The script
