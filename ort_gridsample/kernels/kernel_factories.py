@@ -45,9 +45,9 @@ from .tap_table import TapTable
 from .tiles import CHANNELS_PER_GROUP, scratch_address, scratch_array
 from .workers import proceed, process_items
 
-#: Of an incoherent grid, all pixels are prefetched if the channels of a batch do not fit the L2
-#: cache. Otherwise this costs more than it saves: 1.3 times the time of one channel.
-MIN_BYTES_TO_PREFETCH = 1 << 24
+#: If the channels of a batch do not fit the L2 cache, the first channel's pixels are prefetched as
+#: those of the next channels are.
+MIN_BYTES_TO_PREFETCH = 1 << 20
 #: The minimum size of a Y that does not stay in a cache. Copied pixels are then written past the
 #: caches, which takes 0.8 times as long, because no cache line is read before it is written. Sums
 #: do not gain: they are not limited by memory.
@@ -220,27 +220,27 @@ def _copy_channels(
     """Copy a pixel of each channel to each position of a tile.
 
     The pixels are in the first row of a buffer of the table, and those moved inside in that of the
-    other buffer. ``stored_dtype`` is a type of the size
-    of X's elements.
+    other buffer. ``stored_dtype`` is a type of the size of X's elements.
     """
     table = scratch_array(launch, worker_address, "index", np.uint32)
     index = table[buffer, 0, :positions]
     inside = table[1 - buffer, 0, :positions]
+    has_outside = tap_sums.is_any_outside(index)
     X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)[batch]
     Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), stored_dtype)[batch]
     size = X.itemsize
     writes_past_caches = launch.n * launch.c * launch.positions * size >= MIN_BYTES_PAST_CACHES
     copies = scratch_array(launch, worker_address, "copies", stored_dtype)
-    step = simd.SMOOTH_STEP
-    if launch.c * launch.pixels * size > MIN_BYTES_TO_PREFETCH:
-        step = tap_sums.prefetch_step(index)
+    nbytes = launch.c * launch.pixels * size
+    step = tap_sums.prefetch_step(index, nbytes)
+    if nbytes > MIN_BYTES_TO_PREFETCH:
         for p in range(0, positions, step):
             simd.prefetch(X[0], inside[p])
     for c in range(launch.c):
         y = Y[c, begin:]
         next_x = X[min(c + 1, launch.c - 1)]
         values = copies if writes_past_caches else y
-        tap_sums.copy_pixels(X[c], index, inside, step, values, next_x)
+        tap_sums.copy_pixels(X[c], index, inside, has_outside, step, values, next_x)
         if writes_past_caches:
             copy_past_caches(y, copies[:positions])
 

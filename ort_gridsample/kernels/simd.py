@@ -13,7 +13,7 @@ Arrays of uint16 and int16 may be the bits of halves: see :mod:`.halves`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,7 @@ def copy_pixels(
     x: Any,
     index: Any,
     inside: Any,
+    has_outside: Any,
     step: Any,
     positions: Any,
     y: Any,
@@ -97,6 +98,7 @@ def copy_pixels(
         x: the channel (S,).
         index: the pixel of each position (≥ P,). The value is 0 if it is outside.
         inside: the same (≥ P,), with any pixel of X for a position outside.
+        has_outside: whether some positions are outside.
         step: 1 or SMOOTH_STEP. One pixel is prefetched for so many positions.
         positions: the number of positions, a multiple of COPIED_AT_ONCE.
         y: where the pixels are written (≥ P,).
@@ -106,15 +108,17 @@ def copy_pixels(
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         arrays = array_structs(context, builder, arguments, signature.args)
         channel, index_array, inside_array, to_array, next_channel = arrays
-        _, _, _, step, positions, _, _ = arguments
+        _, _, _, has_outside, step, positions, _, _ = arguments
         element = channel.data.type.pointee
         lanes = WIDE_VECTOR // ITEMSIZE.get(str(element), WIDE_VECTOR)
         copy = _gather_block if can_gather(element, lanes) else _copy_block
         increment = INT64(COPIED_AT_ONCE)
         vector = ir.VectorType(INT32, COPIED_AT_ONCE)
-        for size in (1, SMOOTH_STEP):
+        first_pixels = ir.Constant(vector, [0] * COPIED_AT_ONCE)
+        for size, may_be_outside in product((1, SMOOTH_STEP), (False, True)):
             with (
                 if_equal(builder, step, size),
+                if_equal(builder, has_outside, may_be_outside),
                 cgutils.for_range_slice(builder, INT64(0), positions, increment, INT64) as loop,
             ):
                 position, _ = loop
@@ -125,13 +129,15 @@ def copy_pixels(
                 for number in range(0, COPIED_AT_ONCE, size):
                     pixel = _load_pixel(builder, pixels, number)
                     emit_prefetch(builder, builder.gep(next_channel.data, [pixel]))
-                index_vector = load_vector(builder, marked, vector)
-                first_pixels = ir.Constant(vector, [0] * COPIED_AT_ONCE)
-                are_inside = builder.icmp_signed(">=", index_vector, first_pixels)
-                copy(builder, channel.data, index_vector, pixels, are_inside, to)
+                are_inside = None
+                if may_be_outside:
+                    index_vector = load_vector(builder, marked, vector)
+                    are_inside = builder.icmp_signed(">=", index_vector, first_pixels)
+                copy(builder, channel.data, pixels, are_inside, to)
         return context.get_dummy_value()
 
-    return types.void(x, index, inside, step, positions, y, next_x), generate
+    argument_types = x, index, inside, types.boolean, step, positions, y, next_x
+    return types.void(*argument_types), generate
 
 
 def _load_pixel(builder: Any, pixels: Any, number: int) -> Any:
@@ -139,49 +145,58 @@ def _load_pixel(builder: Any, pixels: Any, number: int) -> Any:
     return builder.zext(builder.load(builder.gep(pixels, [INT64(number)])), INT64)
 
 
-def _copy_block(
-    builder: Any, channel: Any, index: Any, pixels: Any, are_inside: Any, to: Any
-) -> None:
-    """Copy COPIED_AT_ONCE pixels of a channel one by one."""
+def _copy_block(builder: Any, channel: Any, pixels: Any, are_inside: Any, to: Any) -> None:
+    """Copy COPIED_AT_ONCE pixels of a channel one by one.
+
+    Args:
+        builder: LLVM's.
+        channel: a pointer to the channel.
+        pixels: a pointer to the pixels, all of them of X.
+        are_inside: a vector of bits, 0 where the value is 0 instead; None if there are none.
+        to: a pointer to where the pixels are written.
+    """
     element = channel.type.pointee
-    masks = CPU_MASKS_STORES and str(element) in ITEMSIZE
-
-    def copy_all(choose: Callable[[int, Any], Any]) -> None:
-        for number in range(COPIED_AT_ONCE):
-            pixel = _load_pixel(builder, pixels, number)
-            value = choose(number, builder.load(builder.gep(channel, [pixel])))
-            builder.store(value, builder.gep(to, [INT64(number)]))
-
-    def zero_if_outside(number: int, value: Any) -> Any:
-        is_inside = builder.extract_element(are_inside, INT32(number))
-        return builder.select(is_inside, value, ir.Constant(element, None))
-
+    if are_inside is None:
+        _copy_each(builder, channel, pixels, to)
+        return
     bits = builder.bitcast(are_inside, ir.IntType(COPIED_AT_ONCE))
-    are_all_inside = builder.icmp_unsigned("==", bits, bits.type(-1))
-    if masks:
-        copy_all(lambda number, value: value)
-        with builder.if_then(builder.not_(are_all_inside)):
+    is_one_outside = builder.icmp_unsigned("!=", bits, bits.type(-1))
+    if CPU_MASKS_STORES and str(element) in ITEMSIZE:
+        _copy_each(builder, channel, pixels, to)
+        with builder.if_then(is_one_outside):
             zeros = ir.Constant(ir.VectorType(element, COPIED_AT_ONCE), None)
             store_lanes(builder, zeros, to, builder.not_(are_inside))
         return
-    with builder.if_else(are_all_inside) as (all_inside, some_outside):
-        with all_inside:
-            copy_all(lambda number, value: value)
+    with builder.if_else(is_one_outside) as (some_outside, all_inside):
         with some_outside:
-            copy_all(zero_if_outside)
+            _copy_each(builder, channel, pixels, to, are_inside)
+        with all_inside:
+            _copy_each(builder, channel, pixels, to)
 
 
-def _gather_block(
-    builder: Any, channel: Any, index: Any, pixels: Any, are_inside: Any, to: Any
-) -> None:
+def _copy_each(builder: Any, channel: Any, pixels: Any, to: Any, are_inside: Any = None) -> None:
+    """Copy as :func:`_copy_block`, without a branch."""
+    for number in range(COPIED_AT_ONCE):
+        pixel = _load_pixel(builder, pixels, number)
+        value = builder.load(builder.gep(channel, [pixel]))
+        if are_inside is not None:
+            is_inside = builder.extract_element(are_inside, INT32(number))
+            value = builder.select(is_inside, value, ir.Constant(value.type, None))
+        builder.store(value, builder.gep(to, [INT64(number)]))
+
+
+def _gather_block(builder: Any, channel: Any, pixels: Any, are_inside: Any, to: Any) -> None:
     """Copy as :func:`_copy_block`, in vectors."""
     element = channel.type.pointee
     lanes = WIDE_VECTOR // ITEMSIZE[str(element)]
     for first in range(0, COPIED_AT_ONCE, lanes):
-        selected = lane_range(first, 1, lanes)
-        part = builder.shuffle_vector(index, index, selected)
-        are_read = builder.shuffle_vector(are_inside, are_inside, selected)
-        values = gather(builder, channel, part, element, are_read)
+        vector = ir.VectorType(INT32, lanes)
+        index = load_vector(builder, builder.gep(pixels, [INT64(first)]), vector)
+        are_read = None
+        if are_inside is not None:
+            selected = lane_range(first, 1, lanes)
+            are_read = builder.shuffle_vector(are_inside, are_inside, selected)
+        values = gather(builder, channel, index, element, are_read)
         store_vector(builder, values, builder.gep(to, [INT64(first)]))
 
 

@@ -41,6 +41,9 @@ MIN_TAPS_FOR_WIDE = 1 << 16
 SHORT_INTEGERS = types.int8, types.int16, types.uint8, types.uint16
 #: The number of positions of a tile whose pixels tell whether the grid is smooth.
 MAX_POSITIONS_EXAMINED = 128
+#: Of an incoherent grid, all pixels are prefetched if the channels of a batch do not stay in the
+#: caches. Otherwise this costs more than it saves.
+MIN_BYTES_TO_PREFETCH_ALL = 1 << 24
 #: The number of pixels that one call packs.
 PIXELS_PER_PART = 1 << 12
 
@@ -49,12 +52,15 @@ PIXELS_PER_PART = 1 << 12
 
 
 @register_jitable
-def prefetch_step(index: ArrayRef) -> int:
+def prefetch_step(index: ArrayRef, nbytes: int) -> int:
     """Return for how many positions of a tile one pixel is prefetched.
 
     Args:
         index: the pixel of each position (P,).
+        nbytes: the size of the channels of a batch.
     """
+    if nbytes <= MIN_BYTES_TO_PREFETCH_ALL:
+        return simd.SMOOTH_STEP
     count = min(len(index) - 1, MAX_POSITIONS_EXAMINED)
     n_jumps = 0
     for p in range(count):
@@ -71,8 +77,23 @@ def move_inside(index: ArrayRef, inside: ArrayRef) -> None:
 
 
 @register_jitable
+def is_any_outside(index: ArrayRef) -> bool:
+    """Whether a pixel of ``index`` (P,) is outside."""
+    marks = np.uint32(0)
+    for p in range(len(index)):
+        marks |= index[p]
+    return marks >= OUTSIDE_BIT
+
+
+@register_jitable
 def copy_pixels(
-    x: ArrayRef, index: ArrayRef, inside: ArrayRef, step: int, y: ArrayRef, next_x: ArrayRef
+    x: ArrayRef,
+    index: ArrayRef,
+    inside: ArrayRef,
+    has_outside: bool,
+    step: int,
+    y: ArrayRef,
+    next_x: ArrayRef,
 ) -> None:
     """Copy a pixel of a channel to each position, and prefetch pixels of the next channel.
 
@@ -80,13 +101,14 @@ def copy_pixels(
         x: the channel (S,).
         index: the pixel of each position (P,). The value is 0 if it is outside.
         inside: what :func:`move_inside` wrote.
+        has_outside: what :func:`is_any_outside` returned.
         step: what :func:`prefetch_step` returned.
         y: the result (≥ P,).
         next_x: the next channel (S,).
     """
     positions = len(index)
     whole = positions - positions % simd.COPIED_AT_ONCE
-    simd.copy_pixels(x, index, inside, step, whole, y, next_x)
+    simd.copy_pixels(x, index, inside, has_outside, step, whole, y, next_x)
     for p in range(whole, positions):
         y[p] = x[index[p]] if index[p] < OUTSIDE_BIT else x.dtype.type(0)
 
