@@ -237,7 +237,8 @@ def pixels_of_taps(
 ) -> Iterator[tuple[Lanes, Lanes]]:
     """Yield the pixel of each tap, as int32, padded one by one, and whether the tap counts.
 
-    A tap that is outside counts as 0 with some paddings. With others, the outer pixel is read.
+    A tap that is outside does not count with some paddings, and its pixel is outside. With others,
+    the outer pixel is read.
 
     Args:
         plan: the plan of mode and padding.
@@ -254,13 +255,13 @@ def pixels_of_taps(
         positions = [plan.padding.pad_once(VECTORS, x, axis.numbers) for x in positions]
     for position in positions:
         pixel = position.to_integers()
+        if plan.padding.zero_outside:
+            yield pixel, pixel.is_index_of(axis.length)
+            continue
         # Padded taps are inside. On a long axis, the last pixel may be rounded.
-        is_inside = are_near and plan.pads_taps and not plan.padding.zero_outside
+        is_inside = are_near and plan.pads_taps
         inside = pixel if is_inside else pixel.clip(0, axis.length - 1)
-        counts = pixel.equals(inside)
-        if not plan.padding.zero_outside:
-            counts = counts.filled_with(1)
-        yield inside, counts
+        yield inside, pixel.equals(inside).filled_with(1)
 
 
 def _without_periods(

@@ -38,15 +38,15 @@ from .axis_vectors import VECTOR_SIZE
 from .compilation import FunctionSpec, compiles_in
 from .halves import HALVES, stored_dtype_of, write_rounded
 from .pointers import address_of, array_at, copy_past_caches, record_at
-from .simd import GATHERED, OUTSIDE_BIT, WIDE_PANEL
+from .simd import WIDE_PANEL
 from .structs import KERNEL, LAUNCH, WORKER, Address, RecordRef
 from .tap_plans import MODE_CODES, TAPS
 from .tap_table import TapTable
 from .tiles import CHANNELS_PER_GROUP, scratch_address, scratch_array
 from .workers import proceed, process_items
 
-#: Of an incoherent grid, all pixels are prefetched if the channels of a batch do not fit the L2
-#: cache. Otherwise this costs more than it saves: 1.3 times the time of one channel.
+#: If the channels of a batch do not fit the L2 cache, the first channel's pixels are prefetched as
+#: those of the next channels are.
 MIN_BYTES_TO_PREFETCH = 1 << 20
 #: The minimum size of a Y that does not stay in a cache. Copied pixels are then written past the
 #: caches, which takes 0.8 times as long, because no cache line is read before it is written. Sums
@@ -199,10 +199,9 @@ def copy_for(bits_type: str) -> Callable[..., int]:
         positions: int,
     ) -> int:
         launch = record_at(launch_address, LAUNCH)
-        layout = record_at(worker_address, WORKER).layout
-        _copy_channels(
-            launch, worker_address, buffer, layout, batch, begin, positions, stored_dtype
-        )
+        table = scratch_array(launch, worker_address, "index", np.uint32)
+        tap_sums.move_inside(table[buffer, 0, :positions], table[1 - buffer, 0])
+        _copy_channels(launch, worker_address, buffer, batch, begin, positions, stored_dtype)
         return 0
 
     return read
@@ -213,7 +212,6 @@ def _copy_channels(
     launch: RecordRef,
     worker_address: Address,
     buffer: int,
-    layout: int,
     batch: int,
     begin: int,
     positions: int,
@@ -221,32 +219,28 @@ def _copy_channels(
 ) -> None:
     """Copy a pixel of each channel to each position of a tile.
 
-    The pixels are in the first row of a buffer of the table, of this layout. ``stored_dtype`` is a
-    type of the size of X's elements.
+    The pixels are in the first row of a buffer of the table, and those moved inside in that of the
+    other buffer. ``stored_dtype`` is a type of the size of X's elements.
     """
     table = scratch_array(launch, worker_address, "index", np.uint32)
-    index = table[buffer, 0]
-    inside = table[1 - buffer, 0]
+    index = table[buffer, 0, :positions]
+    inside = table[1 - buffer, 0, :positions]
+    has_outside = tap_sums.is_any_outside(index)
     X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)[batch]
     Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), stored_dtype)[batch]
-    n_listed = tap_sums.list_outside(X, index, inside, positions, layout)
-    if n_listed > 0:
-        index = inside
-    outside = table[buffer, 0, :n_listed]
-    index = index[:positions]
     size = X.itemsize
     writes_past_caches = launch.n * launch.c * launch.positions * size >= MIN_BYTES_PAST_CACHES
     copies = scratch_array(launch, worker_address, "copies", stored_dtype)
-    step = simd.SMOOTH_STEP
-    if launch.c * launch.pixels * size > MIN_BYTES_TO_PREFETCH:
-        step = tap_sums.prefetch_step(index)
+    nbytes = launch.c * launch.pixels * size
+    step = tap_sums.prefetch_step(index, nbytes)
+    if nbytes > MIN_BYTES_TO_PREFETCH:
         for p in range(0, positions, step):
-            simd.prefetch(X[0], index[p] if index[p] < OUTSIDE_BIT else np.uint32(0))
+            simd.prefetch(X[0], inside[p])
     for c in range(launch.c):
         y = Y[c, begin:]
         next_x = X[min(c + 1, launch.c - 1)]
         values = copies if writes_past_caches else y
-        tap_sums.copy_pixels(X[c], index, outside, step, values, next_x)
+        tap_sums.copy_pixels(X[c], index, inside, has_outside, step, values, next_x)
         if writes_past_caches:
             copy_past_caches(y, copies[:positions])
 
@@ -347,6 +341,7 @@ def copy_in_vectors_for(coordinate_type: str, bits_type: str, mode: str) -> Call
         if not _fits_vectors(launch, positions, lanes):
             return 0
         kernel = record_at(launch.kernel, KERNEL)
+        table = scratch_array(launch, worker_address, "index", np.uint32)
         is_done = vector_sampling.pixels_to_copy(
             mode,
             scratch_array(launch, worker_address, "coordinates", coordinate_dtype),
@@ -354,11 +349,12 @@ def copy_in_vectors_for(coordinate_type: str, bits_type: str, mode: str) -> Call
             kernel.padding,
             kernel.align_corners != 0,
             positions,
-            scratch_array(launch, worker_address, "index", np.uint32)[0, 0],
+            table[0, 0],
+            table[1, 0],
         )
         if not is_done:
             return 0
-        _copy_channels(launch, worker_address, 0, GATHERED, batch, begin, positions, stored_dtype)
+        _copy_channels(launch, worker_address, 0, batch, begin, positions, stored_dtype)
         return 1
 
     return sample

@@ -124,6 +124,11 @@ class Lanes(_Arithmetic):
         """Return which lanes are not less than those of ``other``, and not NaN."""
         return self._compare(">=", other)
 
+    def is_index_of(self, length: Lanes) -> Lanes:
+        """Return which of these integers are not less than 0, and less than ``length``."""
+        is_below = self.builder.icmp_unsigned("<", self.value, length.value)
+        return self.with_value(is_below)
+
     def is_not_within(self, limit: Lanes) -> Lanes:
         """Return which lanes are further from 0 than ``limit``, or NaN."""
         distance = self.absolute().value

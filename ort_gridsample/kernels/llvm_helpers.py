@@ -199,3 +199,15 @@ def store_vector(builder: Any, values: Any, pointer: Any) -> None:
     """Store a vector at a pointer to its first element."""
     stored = builder.store(values, builder.bitcast(pointer, values.type.as_pointer()))
     stored.align = ITEMSIZE[str(values.type.element)]
+
+
+def store_lanes(builder: Any, values: Any, pointer: Any, are_stored: Any) -> None:
+    """Store the lanes of a vector whose bits are 1, at a pointer to its first element."""
+    vector = values.type
+    bits = ir.VectorType(ir.IntType(1), vector.count)
+    prototype = ir.FunctionType(ir.VoidType(), [vector, vector.as_pointer(), INT32, bits])
+    name = f"llvm.masked.store.v{vector.count}{vector.element.intrinsic_name}.p0"
+    function = cgutils.get_or_insert_function(builder.module, prototype, name)
+    alignment = INT32(ITEMSIZE[str(vector.element)])
+    to = builder.bitcast(pointer, vector.as_pointer())
+    builder.call(function, [values, to, alignment, are_stored])

@@ -13,6 +13,7 @@ Arrays of uint16 and int16 may be the bits of halves: see :mod:`.halves`.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,9 @@ from .llvm_helpers import (
     emit_prefetch,
     gather,
     if_equal,
+    lane_range,
     load_vector,
+    store_lanes,
     store_vector,
     widen_halves,
 )
@@ -55,16 +58,10 @@ NARROW_PANEL = 4
 WIDE_PANEL = 16
 #: In mode nearest, one pixel is prefetched for this many positions of a smooth grid.
 SMOOTH_STEP = 8
-#: The number of positions that :func:`list_outside` examines at a time.
-LISTED_AT_ONCE = 16
-
-#: The number of positions, a multiple of which :func:`gather_pixels` reads.
-GATHERED_AT_ONCE = 16
-
-
-def can_gather_pixels(size: int) -> bool:
-    """Whether :func:`gather_pixels` can read elements of ``size`` bytes, and is fast."""
-    return size in (4, 8) and can_gather(ir.IntType(8 * size), WIDE_VECTOR // size)
+#: The number of positions that :func:`copy_pixels` copies at a time.
+COPIED_AT_ONCE = 16
+#: Whether the processor stores some lanes of a vector of elements of any size.
+CPU_MASKS_STORES = target.has("avx512bw", "avx512vl")
 
 
 # --- Functions for kernels ---
@@ -87,9 +84,10 @@ def copy_pixels(
     typing_context: Any,
     x: Any,
     index: Any,
+    inside: Any,
+    has_outside: Any,
     step: Any,
-    begin: Any,
-    end: Any,
+    positions: Any,
     y: Any,
     next_x: Any,
 ) -> Any:
@@ -98,134 +96,108 @@ def copy_pixels(
     Args:
         typing_context: Numba's; callers omit it.
         x: the channel (S,).
-        index: the pixel of each position (≥ P,).
+        index: the pixel of each position (≥ P,). The value is 0 if it is outside.
+        inside: the same (≥ P,), with any pixel of X for a position outside.
+        has_outside: whether some positions are outside.
         step: 1 or SMOOTH_STEP. One pixel is prefetched for so many positions.
-        begin: the first position.
-        end: the position after the last one. The number of positions is a multiple of ``step``.
+        positions: the number of positions, a multiple of COPIED_AT_ONCE.
         y: where the pixels are written (≥ P,).
         next_x: the next channel (S,).
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         arrays = array_structs(context, builder, arguments, signature.args)
-        channel, index_array, to_array, next_channel = arrays
-        _, _, step, begin, end, _, _ = arguments
-        for size in (1, SMOOTH_STEP):
-            with (
-                if_equal(builder, step, size),
-                cgutils.for_range_slice(builder, begin, end, INT64(size), INT64) as loop,
-            ):
-                position, _ = loop
-                for number in range(size):
-                    target_position = builder.add(position, INT64(number))
-                    entry = builder.load(builder.gep(index_array.data, [target_position]))
-                    pixel = builder.zext(entry, INT64)
-                    if number == 0:
-                        emit_prefetch(builder, builder.gep(next_channel.data, [pixel]))
-                    value = builder.load(builder.gep(channel.data, [pixel]))
-                    builder.store(value, builder.gep(to_array.data, [target_position]))
-        return context.get_dummy_value()
-
-    return types.void(x, index, step, begin, end, y, next_x), generate
-
-
-@intrinsic
-def gather_pixels(
-    typing_context: Any,
-    x: Any,
-    index: Any,
-    step: Any,
-    begin: Any,
-    end: Any,
-    y: Any,
-    next_x: Any,
-) -> Any:
-    """Gather pixels of a channel as :func:`copy_pixels`; the value of a position outside is 0.
-
-    The elements are of 4 or 8 bytes. The number of positions is a multiple of GATHERED_AT_ONCE.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        arrays = array_structs(context, builder, arguments, signature.args)
-        channel, index_array, to_array, next_channel = arrays
-        _, _, step, begin, end, _, _ = arguments
+        channel, index_array, inside_array, to_array, next_channel = arrays
+        _, _, _, has_outside, step, positions, _, _ = arguments
         element = channel.data.type.pointee
-        lanes = WIDE_VECTOR // ITEMSIZE[str(element)]
-        vector = ir.VectorType(INT32, lanes)
-        first_pixels = ir.Constant(vector, [0] * lanes)
-        for size in (1, SMOOTH_STEP):
+        lanes = WIDE_VECTOR // ITEMSIZE.get(str(element), WIDE_VECTOR)
+        copy = _gather_block if can_gather(element, lanes) else _copy_block
+        increment = INT64(COPIED_AT_ONCE)
+        vector = ir.VectorType(INT32, COPIED_AT_ONCE)
+        first_pixels = ir.Constant(vector, [0] * COPIED_AT_ONCE)
+        for size, may_be_outside in product((1, SMOOTH_STEP), (False, True)):
             with (
                 if_equal(builder, step, size),
-                cgutils.for_range_slice(builder, begin, end, INT64(lanes), INT64) as loop,
+                if_equal(builder, has_outside, may_be_outside),
+                cgutils.for_range_slice(builder, INT64(0), positions, increment, INT64) as loop,
             ):
                 position, _ = loop
-                pixels = load_vector(builder, builder.gep(index_array.data, [position]), vector)
-                are_inside = builder.icmp_signed(">=", pixels, first_pixels)
-                inside = builder.select(are_inside, pixels, first_pixels)
-                for lane in range(0, lanes, size):
-                    pixel = builder.zext(builder.extract_element(inside, INT32(lane)), INT64)
+                marked, pixels, to = (
+                    builder.gep(array.data, [position])
+                    for array in (index_array, inside_array, to_array)
+                )
+                for number in range(0, COPIED_AT_ONCE, size):
+                    pixel = _load_pixel(builder, pixels, number)
                     emit_prefetch(builder, builder.gep(next_channel.data, [pixel]))
-                values = gather(builder, channel.data, pixels, element, are_inside)
-                store_vector(builder, values, builder.gep(to_array.data, [position]))
+                are_inside = None
+                if may_be_outside:
+                    index_vector = load_vector(builder, marked, vector)
+                    are_inside = builder.icmp_signed(">=", index_vector, first_pixels)
+                copy(builder, channel.data, pixels, are_inside, to)
         return context.get_dummy_value()
 
-    return types.void(x, index, step, begin, end, y, next_x), generate
+    argument_types = x, index, inside, types.boolean, step, positions, y, next_x
+    return types.void(*argument_types), generate
 
 
-@intrinsic
-def list_outside(typing_context: Any, index: Any, inside: Any, positions: Any, listed: Any) -> Any:
-    """Separate the positions that are inside of X from the others; return the number of the others.
+def _load_pixel(builder: Any, pixels: Any, number: int) -> Any:
+    """Load a pixel, given a pointer to several, as int64."""
+    return builder.zext(builder.load(builder.gep(pixels, [INT64(number)])), INT64)
+
+
+def _copy_block(builder: Any, channel: Any, pixels: Any, are_inside: Any, to: Any) -> None:
+    """Copy COPIED_AT_ONCE pixels of a channel one by one.
 
     Args:
-        typing_context: Numba's; callers omit it.
-        index: the pixel of each position (≥ P + LISTED_AT_ONCE,).
-        inside: where the pixels are written, with pixel 0 for an index outside. It has the shape of
-            ``index``.
-        positions: P.
-        listed: where the positions outside are listed (≥ P,). It may be ``index``.
+        builder: LLVM's.
+        channel: a pointer to the channel.
+        pixels: a pointer to the pixels, all of them of X.
+        are_inside: a vector of bits, 0 where the value is 0 instead; None if there are none.
+        to: a pointer to where the pixels are written.
     """
+    element = channel.type.pointee
+    if are_inside is None:
+        _copy_each(builder, channel, pixels, to)
+        return
+    bits = builder.bitcast(are_inside, ir.IntType(COPIED_AT_ONCE))
+    is_one_outside = builder.icmp_unsigned("!=", bits, bits.type(-1))
+    if CPU_MASKS_STORES and str(element) in ITEMSIZE:
+        _copy_each(builder, channel, pixels, to)
+        with builder.if_then(is_one_outside):
+            zeros = ir.Constant(ir.VectorType(element, COPIED_AT_ONCE), None)
+            store_lanes(builder, zeros, to, builder.not_(are_inside))
+        return
+    with builder.if_else(is_one_outside) as (some_outside, all_inside):
+        with some_outside:
+            _copy_each(builder, channel, pixels, to, are_inside)
+        with all_inside:
+            _copy_each(builder, channel, pixels, to)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        arrays = array_structs(context, builder, arguments, signature.args)
-        index_array, inside_array, listed_array = arrays
-        n_positions = arguments[2]
-        lanes = ir.IntType(LISTED_AT_ONCE)
-        step = INT64(LISTED_AT_ONCE)
-        vector = ir.VectorType(INT32, LISTED_AT_ONCE)
-        zeros = ir.Constant(vector, [0] * LISTED_AT_ONCE)
-        count = cgutils.alloca_once_value(builder, INT64(0))
-        with cgutils.for_range_slice(builder, INT64(0), n_positions, step, step.type) as loop:
-            position, _ = loop
-            pixels = load_vector(builder, builder.gep(index_array.data, [position]), vector)
-            is_inside = builder.icmp_signed(">=", pixels, zeros)
-            values = builder.select(is_inside, pixels, zeros)
-            store_vector(builder, values, builder.gep(inside_array.data, [position]))
-            # One bit per position outside, without those after the last position.
-            bits = builder.bitcast(builder.not_(is_inside), lanes)
-            excess = builder.sub(builder.add(position, step), n_positions)
-            has_excess = builder.icmp_signed(">", excess, INT64(0))
-            shift = builder.trunc(builder.select(has_excess, excess, INT64(0)), lanes)
-            bits = builder.and_(bits, builder.lshr(lanes(-1), shift))
-            remaining = cgutils.alloca_once_value(builder, bits)
-            head = builder.append_basic_block("outside")
-            body = builder.append_basic_block("outside.body")
-            end = builder.append_basic_block("outside.end")
-            builder.branch(head)
-            builder.position_at_end(head)
-            bits = builder.load(remaining)
-            builder.cbranch(builder.icmp_unsigned("!=", bits, lanes(0)), body, end)
-            builder.position_at_end(body)
-            lane = builder.zext(builder.cttz(bits, ir.IntType(1)(0)), INT64)
-            number = builder.load(count)
-            outside = builder.trunc(builder.add(position, lane), INT32)
-            builder.store(outside, builder.gep(listed_array.data, [number]))
-            builder.store(builder.add(number, INT64(1)), count)
-            builder.store(builder.and_(bits, builder.sub(bits, lanes(1))), remaining)
-            builder.branch(head)
-            builder.position_at_end(end)
-        return builder.load(count)
 
-    return types.int64(index, inside, positions, listed), generate
+def _copy_each(builder: Any, channel: Any, pixels: Any, to: Any, are_inside: Any = None) -> None:
+    """Copy as :func:`_copy_block`, without a branch."""
+    for number in range(COPIED_AT_ONCE):
+        pixel = _load_pixel(builder, pixels, number)
+        value = builder.load(builder.gep(channel, [pixel]))
+        if are_inside is not None:
+            is_inside = builder.extract_element(are_inside, INT32(number))
+            value = builder.select(is_inside, value, ir.Constant(value.type, None))
+        builder.store(value, builder.gep(to, [INT64(number)]))
+
+
+def _gather_block(builder: Any, channel: Any, pixels: Any, are_inside: Any, to: Any) -> None:
+    """Copy as :func:`_copy_block`, in vectors."""
+    element = channel.type.pointee
+    lanes = WIDE_VECTOR // ITEMSIZE[str(element)]
+    for first in range(0, COPIED_AT_ONCE, lanes):
+        vector = ir.VectorType(INT32, lanes)
+        index = load_vector(builder, builder.gep(pixels, [INT64(first)]), vector)
+        are_read = None
+        if are_inside is not None:
+            selected = lane_range(first, 1, lanes)
+            are_read = builder.shuffle_vector(are_inside, are_inside, selected)
+        values = gather(builder, channel, index, element, are_read)
+        store_vector(builder, values, builder.gep(to, [INT64(first)]))
 
 
 @intrinsic

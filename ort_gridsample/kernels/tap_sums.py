@@ -41,6 +41,9 @@ MIN_TAPS_FOR_WIDE = 1 << 16
 SHORT_INTEGERS = types.int8, types.int16, types.uint8, types.uint16
 #: The number of positions of a tile whose pixels tell whether the grid is smooth.
 MAX_POSITIONS_EXAMINED = 128
+#: Of an incoherent grid, all pixels are prefetched if the channels of a batch do not stay in the
+#: caches. Otherwise this costs more than it saves.
+MIN_BYTES_TO_PREFETCH_ALL = 1 << 24
 #: The number of pixels that one call packs.
 PIXELS_PER_PART = 1 << 12
 
@@ -49,12 +52,15 @@ PIXELS_PER_PART = 1 << 12
 
 
 @register_jitable
-def prefetch_step(index: ArrayRef) -> int:
+def prefetch_step(index: ArrayRef, nbytes: int) -> int:
     """Return for how many positions of a tile one pixel is prefetched.
 
     Args:
         index: the pixel of each position (P,).
+        nbytes: the size of the channels of a batch.
     """
+    if nbytes <= MIN_BYTES_TO_PREFETCH_ALL:
+        return simd.SMOOTH_STEP
     count = min(len(index) - 1, MAX_POSITIONS_EXAMINED)
     n_jumps = 0
     for p in range(count):
@@ -63,67 +69,46 @@ def prefetch_step(index: ArrayRef) -> int:
     return 1 if 4 * n_jumps > count else simd.SMOOTH_STEP
 
 
-@by_types
-def list_outside(X: Any, index: Any, inside: Any, positions: Any, layout: Any) -> Any:
-    """List the positions of a tile that are outside, if :func:`copy_pixels` needs that.
-
-    Args:
-        X: channels (C, S).
-        index: the pixel of each position (≥ P,). It may be outside if the layout is GATHERED.
-        inside: where the pixels are written (≥ P,) if positions are listed: pixel 0 for these.
-        positions: P.
-        layout: the layout of the table.
-
-    Returns:
-        The number of positions outside. They are listed at the beginning of ``index``. If it is 0,
-        ``index`` has not changed.
-    """
-
-    def list_them(X: Any, index: Any, inside: Any, positions: Any, layout: Any) -> int:
-        return simd.list_outside(index, inside, positions, index) if layout == GATHERED else 0
-
-    gathers = simd.can_gather_pixels(X.dtype.bitwidth // 8)
-    return (lambda X, index, inside, positions, layout: 0) if gathers else list_them
+@register_jitable
+def move_inside(index: ArrayRef, inside: ArrayRef) -> None:
+    """Write each pixel of ``index`` (P,) to ``inside`` (P,), pixel 0 for one outside."""
+    for p in range(len(index)):
+        inside[p] = index[p] if index[p] < OUTSIDE_BIT else np.uint32(0)
 
 
-@by_types
-def copy_pixels(x: Any, index: Any, outside: Any, step: Any, y: Any, next_x: Any) -> Any:
+@register_jitable
+def is_any_outside(index: ArrayRef) -> bool:
+    """Whether a pixel of ``index`` (P,) is outside."""
+    marks = np.uint32(0)
+    for p in range(len(index)):
+        marks |= index[p]
+    return marks >= OUTSIDE_BIT
+
+
+@register_jitable
+def copy_pixels(
+    x: ArrayRef,
+    index: ArrayRef,
+    inside: ArrayRef,
+    has_outside: bool,
+    step: int,
+    y: ArrayRef,
+    next_x: ArrayRef,
+) -> None:
     """Copy a pixel of a channel to each position, and prefetch pixels of the next channel.
 
     Args:
         x: the channel (S,).
-        index: the pixel of each position (P,). It may be outside if the processor gathers elements
-            of this size.
-        outside: the other positions whose value is 0.
+        index: the pixel of each position (P,). The value is 0 if it is outside.
+        inside: what :func:`move_inside` wrote.
+        has_outside: what :func:`is_any_outside` returned.
         step: what :func:`prefetch_step` returned.
         y: the result (≥ P,).
         next_x: the next channel (S,).
     """
-    gathers = simd.can_gather_pixels(x.dtype.bitwidth // 8)
-    return _gather_pixels if gathers else _copy_one_by_one
-
-
-@register_jitable
-def _copy_one_by_one(
-    x: ArrayRef, index: ArrayRef, outside: ArrayRef, step: int, y: ArrayRef, next_x: ArrayRef
-) -> None:
-    """Copy as :func:`copy_pixels`."""
     positions = len(index)
-    whole = positions - positions % step
-    simd.copy_pixels(x, index, step, 0, whole, y, next_x)
-    simd.copy_pixels(x, index, 1, whole, positions, y, next_x)
-    for number in range(len(outside)):
-        y[outside[number]] = 0
-
-
-@register_jitable
-def _gather_pixels(
-    x: ArrayRef, index: ArrayRef, outside: ArrayRef, step: int, y: ArrayRef, next_x: ArrayRef
-) -> None:
-    """Copy as :func:`copy_pixels`, in vectors."""
-    positions = len(index)
-    whole = positions - positions % simd.GATHERED_AT_ONCE
-    simd.gather_pixels(x, index, step, 0, whole, y, next_x)
+    whole = positions - positions % simd.COPIED_AT_ONCE
+    simd.copy_pixels(x, index, inside, has_outside, step, whole, y, next_x)
     for p in range(whole, positions):
         y[p] = x[index[p]] if index[p] < OUTSIDE_BIT else x.dtype.type(0)
 

@@ -323,6 +323,7 @@ def pixels_to_copy(
     align_corners: Any,
     positions: Any,
     index: Any,
+    inside: Any,
 ) -> Any:
     """Find the pixel of each position, in a mode without weights.
 
@@ -335,6 +336,7 @@ def pixels_to_copy(
         align_corners: the attribute.
         positions: P, not less than the lanes of a vector of coordinates.
         index: where the pixels are written (≥ P,): OUTSIDE for a position that counts as 0.
+        inside: where the pixels are written (≥ P,): 0 for such a position.
 
     Returns:
         Whether the pixels have been found. They have not if r is not one of
@@ -344,8 +346,8 @@ def pixels_to_copy(
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         arrays = array_structs(context, builder, arguments, signature.args)
-        normalized, lengths, index = arrays
-        _, _, _, padding, align_corners, positions, _ = arguments
+        normalized, lengths, index, inside = arrays
+        _, _, _, padding, align_corners, positions, _, _ = arguments
         tile_arguments = _TileArguments(normalized, lengths, padding, align_corners, positions)
         coordinate = normalized.data.type.pointee
 
@@ -354,13 +356,24 @@ def pixels_to_copy(
             by_axis = tile.pixels_of_taps(taps, plans)
             pixels = tile.flat_index([pixel for ((pixel, _),) in by_axis])
             (counts,) = _conjunctions([[counts] for ((_, counts),) in by_axis])
-            marked = counts.choose(pixels, OUTSIDE)
-            store_vector(builder, marked.value, builder.gep(index.data, [begin]))
+            for array, pixel_outside in ((index, OUTSIDE), (inside, 0)):
+                chosen = counts.choose(pixels, pixel_outside)
+                store_vector(builder, chosen.value, builder.gep(array.data, [begin]))
 
         lanes = VECTOR_SIZE // ITEMSIZE[str(coordinate)]
         return _emit_vectors(builder, tile_arguments, lanes, plans, emit_vector)
 
-    argument_types = mode, normalized, lengths, types.int64, types.boolean, types.int64, index
+    integer = types.int64
+    argument_types = (
+        mode,
+        normalized,
+        lengths,
+        integer,
+        types.boolean,
+        integer,
+        index,
+        inside,
+    )
     return types.boolean(*argument_types), generate
 
 
