@@ -31,14 +31,14 @@ def test_added_rows_are_computed_as_their_formulas_in_every_way(tmp_path):
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("rank", [rank for rank in RANKS if rank < 4])
 @with_slow(
     ("X_type", "grid_type"),
     [*USUAL, ("float64", "float32"), ("int32", "float64"), ("bool", "float32")],
     USUAL[:1],
 )
-def test_extension_matches_the_oracle(X_type, grid_type, way):
-    ranks = [rank for rank in RANKS if rank < 4]
-    for case in matrix([X_type], [grid_type], ranks, EXTENDED_ATTRIBUTES):
+def test_extension_matches_the_oracle(X_type, grid_type, rank, way):
+    for case in matrix([X_type], [grid_type], [rank], EXTENDED_ATTRIBUTES):
         with about(case):
             Y = WAYS[way](case.X, case.grid, *astuple(case.attributes))
             mode = case.attributes.mode

@@ -89,39 +89,49 @@ def test_grid_sample_agrees_with_onnxruntime(dtype: str, r: int, name: str) -> N
 
 
 @on_floats
-def test_affine_grid_agrees_with_onnxruntime(dtype: str, path: Function | Model) -> None:
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("r", [2, 3])
+def test_affine_grid_agrees_with_onnxruntime(
+    dtype: str, r: int, align_corners: bool, path: Function | Model
+) -> None:
     precision = "float32" if faults.SINGLE_AFFINE_GRID else dtype
-    for r, align_corners in itertools.product((2, 3), (False, True)):
-        theta = generator("theta", r).normal(size=(2, r, r + 1)).astype(dtype)
-        size = (2, 3, *(4, 5, 6)[:r])
-        native = open_native(affine_grid_model(dtype, r, align_corners))
-        (expected,) = run(native, theta.dtype, theta, np.array(size))
-        grid = path.affine_grid(theta, size, align_corners)
-        assert grid.dtype == dtype
-        with about((r, align_corners)):
-            assert_close(grid.astype(precision), expected.astype(precision))
+    theta = generator("theta", r).normal(size=(2, r, r + 1)).astype(dtype)
+    size = (2, 3, *(4, 5, 6)[:r])
+    native = open_native(affine_grid_model(dtype, r, align_corners))
+    (expected,) = run(native, theta.dtype, theta, np.array(size))
+    grid = path.affine_grid(theta, size, align_corners)
+    assert grid.dtype == dtype
+    assert_close(grid.astype(precision), expected.astype(precision))
 
 
-def test_grid_sample_agrees_with_the_stored_outputs_of_pytorch(path: Function | Model) -> None:
-    stored = [name for name in STORED if name.startswith("grid_sample ")]
-    assert len(stored) == sum(map(len, SUPPORTED.values()))
-    for r, supported in SUPPORTED.items():
-        outputs = path.grid_samples(STORED[f"X{r}"], STORED[f"grid{r}"], supported)
-        for values, Y in zip(supported, outputs, strict=True):
-            name = f"grid_sample {r} {values.mode} {values.padding_mode} {values.align_corners:d}"
-            with about(name):
-                assert_close(Y, STORED[name])
+def stored_names(operator: str) -> list[str]:
+    return [name for name in STORED if name.startswith(f"{operator} ")]
 
 
-def test_affine_grid_agrees_with_the_stored_outputs_of_pytorch(path: Function | Model) -> None:
-    names = [name for name in STORED if name.startswith("affine_grid ")]
-    assert len(names) == 12
-    for name in names:
-        _, r, _, align_corners = name.split()
-        n, *lengths, _ = STORED[name].shape
-        grid = path.affine_grid(STORED[f"theta{r}"], (n, 1, *lengths), align_corners == "1")
+def test_stored_outputs_of_pytorch_have_every_case() -> None:
+    assert len(stored_names("grid_sample")) == sum(map(len, SUPPORTED.values()))
+    assert len(stored_names("affine_grid")) == 12
+
+
+@pytest.mark.parametrize("r", SUPPORTED)
+def test_grid_sample_agrees_with_the_stored_outputs_of_pytorch(
+    r: int, path: Function | Model
+) -> None:
+    outputs = path.grid_samples(STORED[f"X{r}"], STORED[f"grid{r}"], SUPPORTED[r])
+    for values, Y in zip(SUPPORTED[r], outputs, strict=True):
+        name = f"grid_sample {r} {values.mode} {values.padding_mode} {values.align_corners:d}"
         with about(name):
-            assert_close(grid, STORED[name])
+            assert_close(Y, STORED[name])
+
+
+@pytest.mark.parametrize("name", stored_names("affine_grid"))
+def test_affine_grid_agrees_with_the_stored_outputs_of_pytorch(
+    name: str, path: Function | Model
+) -> None:
+    _, r, _, align_corners = name.split()
+    n, *lengths, _ = STORED[name].shape
+    grid = path.affine_grid(STORED[f"theta{r}"], (n, 1, *lengths), align_corners == "1")
+    assert_close(grid, STORED[name])
 
 
 def test_stored_outputs_of_pytorch_are_those_of_the_installed_one() -> None:
@@ -138,25 +148,24 @@ def test_stored_outputs_of_pytorch_are_those_of_the_installed_one() -> None:
 
 
 @pytest.mark.usefixtures("core")
+@pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
-def test_grid_sample_agrees_with_openvino(dtype: str) -> None:
+def test_grid_sample_agrees_with_openvino(dtype: str, attributes: Attributes) -> None:
     core = openvino_core()
     openvino = importlib.import_module("openvino")
     opset = importlib.import_module("openvino.opset9")
     X, grid = arrays("float32", 2)
     X = (X * 100).astype(dtype)
     inputs = [opset.parameter([-1] * 4, X.dtype), opset.parameter([-1, -1, -1, 2], grid.dtype)]
-    for attributes in ATTRIBUTES:
-        written = node_attributes(attributes, 16) | {"align_corners": attributes.align_corners}
-        model = openvino.Model([opset.grid_sample(*inputs, written)], inputs)
-        compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        expected = compiled([X, grid])[0]
-        Y = grid_sample(X, grid, *astuple(attributes))
-        with about(attributes):
-            if dtype == "float32":
-                assert_close(Y, expected)
-            elif attributes.mode == "cubic":
-                # OpenVINO truncates from float32. If all taps are equal, rounding may cost 1.
-                assert abs(Y - expected).max() <= 1
-            else:
-                assert_identical(Y, expected)
+    written = node_attributes(attributes, 16) | {"align_corners": attributes.align_corners}
+    model = openvino.Model([opset.grid_sample(*inputs, written)], inputs)
+    compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    expected = compiled([X, grid])[0]
+    Y = grid_sample(X, grid, *astuple(attributes))
+    if dtype == "float32":
+        assert_close(Y, expected)
+    elif attributes.mode == "cubic":
+        # OpenVINO truncates from float32. If all taps are equal, rounding may cost 1.
+        assert abs(Y - expected).max() <= 1
+    else:
+        assert_identical(Y, expected)

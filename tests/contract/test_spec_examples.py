@@ -5,7 +5,7 @@ The tests are named after the texts.
 
 import itertools
 from dataclasses import astuple
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import onnx
@@ -18,7 +18,7 @@ import ort_gridsample as ogs
 from ort_gridsample import spec
 from support import faults, oracle
 from support.cases import Attributes, generator, image
-from support.compare import about, assert_identical, assert_matches
+from support.compare import assert_identical, assert_matches
 from support.models import parsed
 from support.node_tests import NODE_TESTS
 from support.paths import (
@@ -70,7 +70,9 @@ MODES = {
     "bicubic": [[-0.1406, 0.3828, 1.7556, 2.9688], [2.9688, 1.7556, 5.1445, 1.3906]],
 }
 ALIGNED = [[0.0, 1.25, 2.0, 2.5], [2.5, 2.0, 3.75, 5.0]]
-FIRST_DRAFT = [
+#: X, the grid, the attributes and the output.
+DraftExample: TypeAlias = tuple[np.ndarray, np.ndarray, Attributes, list[list[float]]]
+FIRST_DRAFT: list[DraftExample] = [
     (PIXELS_4x4, GRID_6x6, Attributes("bilinear", "zeros", False), GRIDSAMPLE),
     *(
         (PIXELS_3x2, GRID_OUTSIDE, Attributes(padding_mode=name), expected)
@@ -81,15 +83,18 @@ FIRST_DRAFT = [
 ]
 
 
-def test_onnx_gridsample_16_first_draft(path: Function | Model) -> None:
-    for opset, (X, grid, attributes, expected) in itertools.product(
-        spec.OPERATORS["GridSample"], FIRST_DRAFT
-    ):
-        Y = path.grid_sample(X, grid, *astuple(attributes), opset=min(opset, faults.OPSET))
-        assert Y.shape == (1, 1, *np.shape(expected))
-        with about((attributes, opset)):
-            # The text has four decimals.
-            np.testing.assert_allclose(Y[0, 0], expected, rtol=0, atol=6e-5)
+@pytest.mark.parametrize(
+    "example", FIRST_DRAFT, ids=[f"{len(grid)} {values}" for _, grid, values, _ in FIRST_DRAFT]
+)
+@pytest.mark.parametrize("opset", spec.OPERATORS["GridSample"])
+def test_onnx_gridsample_16_first_draft(
+    opset: int, example: DraftExample, path: Function | Model
+) -> None:
+    X, grid, attributes, expected = example
+    Y = path.grid_sample(X, grid, *astuple(attributes), opset=min(opset, faults.OPSET))
+    assert Y.shape == (1, 1, *np.shape(expected))
+    # The text has four decimals.
+    np.testing.assert_allclose(Y[0, 0], expected, rtol=0, atol=6e-5)
 
 
 def floats(*numbers: float) -> np.ndarray:
@@ -102,12 +107,14 @@ def row(*coordinates: float) -> np.ndarray:
     return np.array(coordinates, np.float32)[None, :, None]
 
 
-def test_onnx_gridsample_22__minus_3_5_reflects_to_1_5_and_then_0_5(path: Function | Model) -> None:
-    for mode, align_corners in itertools.product(spec.MODES, (False, True)):
-        X = image("float32", (1, 2, 7))
-        Y = path.grid_sample(X, row(-3.5, 1.5, 0.5), mode, "reflection", align_corners)
-        with about((mode, align_corners)):
-            np.testing.assert_allclose(Y[..., :2], Y[..., 2:].repeat(2, -1), rtol=2e-6)
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("mode", spec.MODES)
+def test_onnx_gridsample_22__minus_3_5_reflects_to_1_5_and_then_0_5(
+    mode: str, align_corners: bool, path: Function | Model
+) -> None:
+    X = image("float32", (1, 2, 7))
+    Y = path.grid_sample(X, row(-3.5, 1.5, 0.5), mode, "reflection", align_corners)
+    np.testing.assert_allclose(Y[..., :2], Y[..., 2:].repeat(2, -1), rtol=2e-6)
 
 
 CORNERS = floats(2, 3, 5, 7)
@@ -183,13 +190,18 @@ SENTENCES = {
 }
 
 
-@pytest.mark.parametrize("sentence", SENTENCES)
-def test_onnx_gridsample_22(sentence: str, path: Function | Model) -> None:
-    for X, grid, mode, padding_mode, align_corners, values in SENTENCES[sentence]:
-        with about((mode, padding_mode, align_corners)):
-            Y = path.grid_sample(X, grid, mode, padding_mode, align_corners)
-            expected = np.array(values, X.dtype).reshape(1, 1, *grid.shape[1:-1])
-            assert_identical(Y, expected)
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(example, id=f"{sentence}-{Attributes(*example[2:5])}")
+        for sentence, examples in SENTENCES.items()
+        for example in examples
+    ],
+)
+def test_onnx_gridsample_22(example: Example, path: Function | Model) -> None:
+    X, grid, mode, padding_mode, align_corners, values = example
+    Y = path.grid_sample(X, grid, mode, padding_mode, align_corners)
+    assert_identical(Y, np.array(values, X.dtype).reshape(1, 1, *grid.shape[1:-1]))
 
 
 @pytest.mark.parametrize("open_model", [open_session, open_patched_file])
@@ -236,24 +248,30 @@ def test_types_of_the_package_are_those_of_the_schema(operator: str, opset: int)
         assert types == allowed.get(argument.type_str, {argument.type_str}), argument.name
 
 
+AFFINE_SIZES = [(2, 3, 4, 5), (3, 1, 2, 7), (2, 2, 3, 4, 5), (2, 1, 1, 3, 2)]
+
+
+# If corners are aligned, the body divides by 0 on an axis of one pixel, or moves it to -1. The
+# package has it at 0, like PyTorch.
+@pytest.mark.parametrize(
+    ("size", "align_corners"),
+    [(size, False) for size in AFFINE_SIZES]
+    + [(size, True) for size in AFFINE_SIZES if 1 not in size[2:]],
+    ids=str,
+)
 @pytest.mark.parametrize("theta_type", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
-def test_onnx_affinegrid_20__function_body(theta_type: str, path: Function | Model) -> None:
+def test_onnx_affinegrid_20__function_body(
+    theta_type: str, size: tuple[int, ...], align_corners: bool, path: Function | Model
+) -> None:
     body = ReferenceEvaluator(onnx.defs.get_schema("AffineGrid", 20).function_body)
     atol = 1e-6 if theta_type == "float32" else 1e-14
-    sizes = [(2, 3, 4, 5), (3, 1, 2, 7), (2, 2, 3, 4, 5), (2, 1, 1, 3, 2)]
-    for size, align_corners in itertools.product(sizes, (False, True)):
-        # If corners are aligned, the body divides by 0 on an axis of one pixel, or moves it to -1.
-        # The package has it at 0, like PyTorch.
-        if align_corners and 1 in size[2:]:
-            continue
-        r = len(size) - 2
-        theta = generator("affine", r).normal(size=(size[0], r, r + 1)).astype(theta_type)
-        inputs = {"theta": theta, "size": np.array(size)}
-        (expected,) = body.run(None, inputs, attributes={"align_corners": int(align_corners)})
-        grid = path.affine_grid(theta, size, align_corners)
-        assert grid.dtype == theta.dtype
-        with about((size, align_corners)):
-            np.testing.assert_allclose(grid, expected, rtol=0, atol=atol)
+    r = len(size) - 2
+    theta = generator("affine", r).normal(size=(size[0], r, r + 1)).astype(theta_type)
+    inputs = {"theta": theta, "size": np.array(size)}
+    (expected,) = body.run(None, inputs, attributes={"align_corners": int(align_corners)})
+    grid = path.affine_grid(theta, size, align_corners)
+    assert grid.dtype == theta.dtype
+    np.testing.assert_allclose(grid, expected, rtol=0, atol=atol)
 
 
 def test_onnx_affinegrid_20__illustration(path: Function | Model) -> None:

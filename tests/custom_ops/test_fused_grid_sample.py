@@ -14,28 +14,13 @@ import ort_gridsample as ogs
 from ort_gridsample.custom_ops.compiled_ops.structs import REQUEST
 from ort_gridsample.functions.validation import format_shape
 from ort_gridsample.kernels.program_codes import MAX_SOURCES, MAX_STEPS, WITH_PROGRAM
-from ort_gridsample.rewriting.patch import rewrite_selected_nodes
-from ort_gridsample.rewriting.targets.compiled_op import FusedOpTarget
 from support.fused_models import needs_compiled_ops
 from support.models import parsed
 from support.paths import quiet_options
-from support.pixel_graphs import GraphBuilder
 
 
 def test_compiled_op_has_room_for_all_sources() -> None:
     assert REQUEST["inputs"].shape == (2 + MAX_SOURCES,)
-
-
-def test_constants_of_fused_nodes_are_removed() -> None:
-    """An unread initializer would cause a warning of onnxruntime."""
-    graph = GraphBuilder()
-    graph.nodes.append(helper.make_node("Constant", [], ["two"], value_float=2.0))
-    grid = graph.apply(graph.add_input("coords", 1, 3, 4, 2), ("Mul", "two"), ("Sub", [1, 2]))
-    model = graph.model(grid, (1, 1, 5, 6))
-    (record,), _ = rewrite_selected_nodes(model, target=FusedOpTarget())
-    assert record.fused == ("Mul1", "Sub2")
-    assert [node.op_type for node in model.graph.node] == ["Constant", "FusedGridSample"]
-    assert not model.graph.initializer
 
 
 def fused_op_model(coordinates: list[int], sources: Sequence[str]) -> onnx.ModelProto:

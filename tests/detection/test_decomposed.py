@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
 from typing import NamedTuple
-from unittest.mock import MagicMock, Mock
+from unittest.mock import MagicMock, create_autospec
 
 import numpy as np
 import onnx
@@ -19,7 +19,7 @@ from ort_gridsample.detection.find import records_of
 from ort_gridsample.graph.new_names import Names
 from ort_gridsample.graph.scope import opset_of
 from ort_gridsample.inference import types
-from ort_gridsample.session import installed_runtime
+from ort_gridsample.inference.runtime_probe import RuntimeProbe
 from support import faults
 from support.cases import Attributes
 from support.decomposed_models import (
@@ -585,29 +585,23 @@ def test_decomposed_sample_may_read_lengths_of_a_tensor_of_the_same_shape(
 def test_equal_decomposed_operators_are_run_once(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_models = installed_runtime.PROBE.outputs
-    calls = []
-
-    def count_calls(model: onnx.ModelProto, feeds: Sequence[object]) -> object:
-        calls.append(len(feeds))
-        return run_models(model, feeds)
-
-    monkeypatch.setattr(installed_runtime.PROBE, "outputs", count_calls)
+    run_models = create_autospec(RuntimeProbe.outputs, side_effect=RuntimeProbe.outputs)
+    monkeypatch.setattr(RuntimeProbe, "outputs", run_models)
     model = load_decomposed(name)
     detected_operators(model)
-    calls_of_one = len(calls)
-    calls.clear()
+    calls_of_one = run_models.call_count
+    run_models.reset_mock()
     decomposed._trial_results.clear()
     add_copy(model)
     assert detected_operators(model) == expected_operators(name) * 2
-    assert len(calls) == calls_of_one
+    assert run_models.call_count == calls_of_one
 
 
 def test_results_of_trials_are_kept_for_the_next_detection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run_models = Mock(wraps=installed_runtime.PROBE.outputs)
-    monkeypatch.setattr(installed_runtime.PROBE, "outputs", run_models)
+    run_models = create_autospec(RuntimeProbe.outputs, side_effect=RuntimeProbe.outputs)
+    monkeypatch.setattr(RuntimeProbe, "outputs", run_models)
     expected = detected_operators(load_decomposed(BILINEAR_ZEROS))
     assert run_models.call_count > 0
     run_models.reset_mock()

@@ -2,13 +2,13 @@
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from unittest.mock import Mock
+from typing import Any
+from unittest.mock import create_autospec
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, parser
 
@@ -20,7 +20,7 @@ from ort_gridsample.detection.records import NOT_ASKED, columns
 from ort_gridsample.dialects.spelling import AttributeReference
 from ort_gridsample.graph.element_types import elem_type
 from ort_gridsample.inference.runtime_probe import RuntimeProbe
-from ort_gridsample.session import forks, installed_runtime
+from ort_gridsample.session.installed_runtime import InstalledRuntime
 from ort_gridsample.session.placement import Placement
 from support.attention_models import form, form_feeds
 from support.cases import Attributes
@@ -149,16 +149,14 @@ def test_inspect_command_writes_references_to_attributes(
     assert (record["mode"], record["align_corners"]) == ("@m", "@ac")
 
 
-@pytest.mark.parametrize(
-    ("runtime", "expected"),
-    [(None, (False, NOT_ASKED)), (installed_runtime.PROBE, (True, ""))],
-    ids=["without onnxruntime", "with onnxruntime"],
-)
-def test_record_is_native_only_if_onnxruntime_was_asked(
-    runtime: object, expected: tuple[bool, str]
-) -> None:
-    (record,) = records_of(SAMPLE, runtime)
-    assert (record.native, record.reason) == expected
+def test_record_is_native_if_onnxruntime_runs_the_node() -> None:
+    record = record_of(SAMPLE)
+    assert (record.native, record.reason) == (True, "")
+
+
+def test_record_that_onnxruntime_was_not_asked_about_is_not_native() -> None:
+    (record,) = records_of(SAMPLE, None)
+    assert (record.native, record.reason) == (False, NOT_ASKED)
 
 
 def test_column_of_a_record_that_onnxruntime_was_not_asked_about_is_unknown() -> None:
@@ -174,26 +172,24 @@ def test_column_of_a_record_that_onnxruntime_was_not_asked_about_is_unknown() ->
 def test_patch_asks_onnxruntime_only_if_the_choice_of_nodes_needs_it(
     nodes: object, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusal_of_node = Mock(side_effect=installed_runtime.PROBE.refusal)
-    monkeypatch.setattr(installed_runtime.PROBE, "refusal", refusal_of_node)
+    refusal_of_node = create_autospec(RuntimeProbe.refusal, side_effect=RuntimeProbe.refusal)
+    monkeypatch.setattr(RuntimeProbe, "refusal", refusal_of_node)
     ogs.patch_model(SAMPLE, nodes=nodes)
     open_session(SAMPLE)  # replaces all nodes
-    assert [call.args[2] for call in refusal_of_node.call_args_list] == ["GridSample"] * calls
+    assert [call.args[3] for call in refusal_of_node.call_args_list] == ["GridSample"] * calls
 
 
-def test_node_whose_kernel_is_wrong_is_not_native(monkeypatch: pytest.MonkeyPatch) -> None:
+class OlderRuntime(InstalledRuntime):
     """Older releases clip the coordinates of cubic with border padding, and not the taps."""
 
-    class OlderSession(onnxruntime.InferenceSession):  # type: ignore[misc]
-        def run(self, names: object, feeds: dict[str, np.ndarray], *_: object) -> list[np.ndarray]:
-            return list(super().run(names, feeds | {"grid": feeds["grid"].clip(-1, 1)}))
+    def run(self, model: bytes, feeds: Sequence[Mapping[str, Any]], **options: bool) -> Any:
+        clipped = [{**arrays, "grid": arrays["grid"].clip(-1, 1)} for arrays in feeds]
+        return super().run(model, clipped, **options)
 
+
+def test_node_whose_kernel_is_wrong_is_not_native() -> None:
     model = grid_sample_model("float32", "float32", 2, [Attributes("cubic", "border", True)])
-    monkeypatch.setattr(
-        installed_runtime, "PROBE", RuntimeProbe(installed_runtime.InstalledRuntime())
-    )
-    monkeypatch.setattr(forks, "_PLAIN_SESSION", OlderSession)
-    record = record_of(model)
+    (record,) = records_of(model, RuntimeProbe(OlderRuntime()))
     assert record.native is False
     reason = r"its own kernel is off by 0\.\d+ where values are in \[-1, 1\]"
     assert re.fullmatch(reason, record.reason)

@@ -13,6 +13,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import venv
 import zipfile
 from collections.abc import Callable, Iterator
@@ -34,8 +35,6 @@ from ort_gridsample.custom_ops.compiled_ops import linking
 from ort_gridsample.dialects.table import FUSED
 from ort_gridsample.kernels import library_file, library_kernels, library_trailer, target
 from ort_gridsample.library import builder, wheel
-from ort_gridsample.rewriting.patch import rewrite_selected_nodes
-from ort_gridsample.rewriting.targets.compiled_op import FusedOpTarget
 from ort_gridsample.system.cpus import available_cpus
 from support.attention_models import op_model, operands
 from support.built_library import HAS_ZIG, built_library, needs_linker
@@ -44,7 +43,7 @@ from support.compare import refusal
 from support.fused_models import transformer, transformer_feeds
 from support.library_calls import inputs_of_calls, is_in_library, outputs_of
 from support.models import affine_grid_model, grid_sample_model, loose
-from support.paths import HAS_PROVIDER, HAS_PYTHON_OPS, needs_python_ops
+from support.paths import HAS_PROVIDER, HAS_PYTHON_OPS, needs_python_ops, quiet_options
 from support.pixel_graphs import GraphBuilder
 from support.processes import run_json_program, run_program, run_script
 
@@ -95,8 +94,7 @@ def sample_models() -> dict[str, Sample]:
     affine = ogs.patch_model(loose(affine_grid_model("float32", 2, True)), target="compiled")
     size = np.array([2, 3, 4, 5])
     samples["AffineGrid"] = Sample(affine, {"theta": THETA, "size": size})
-    fused_affine = transformer(attributes=Attributes())
-    rewrite_selected_nodes(fused_affine, target=FusedOpTarget())
+    fused_affine = saved_by_session(transformer(attributes=Attributes()))
     samples["fused AffineGrid"] = Sample(fused_affine, transformer_feeds())
     samples["fused program"] = fused_program()
     assert [name for name, sample in samples.items() if has_fused_op(sample.model)] == [
@@ -132,9 +130,17 @@ def fused_program() -> Sample:
     """Return a model of a GridSample that is fused with the arithmetic of its grid."""
     graph = GraphBuilder()
     grid = graph.apply(graph.add_input("coords", 1, 3, 4, 2), ("Mul", 0.1), ("Sub", 0.5))
-    model = graph.model(grid, (1, 1, 5, 6))
-    rewrite_selected_nodes(model, target=FusedOpTarget())
+    model = saved_by_session(graph.model(grid, (1, 1, 5, 6)))
     return Sample(model, {name: np.asarray(value) for name, value in graph.feeds.items()})
+
+
+def saved_by_session(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model that a session saves, in which nodes are fused."""
+    options = quiet_options()
+    with tempfile.TemporaryDirectory() as folder:
+        options.optimized_model_filepath = str(Path(folder) / "saved.onnx")
+        ogs.InferenceSession(model, options)
+        return onnx.load(options.optimized_model_filepath)
 
 
 def has_fused_op(model: onnx.ModelProto) -> bool:
@@ -284,6 +290,7 @@ def test_functions_without_numba_have_the_outputs_of_the_compiled_core(
 def test_functions_without_numba_match_the_oracle(built: Path) -> None:
     program = """
 import sys
+import tempfile
 sys.modules["numba"] = None
 import pytest
 modules = ["tests/functions/test_function.py", "tests/contract/test_operators.py"]

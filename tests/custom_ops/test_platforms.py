@@ -1,10 +1,8 @@
 """The package where Python lacks what it lacks on Windows and macOS."""
 
-import pytest
-
 from ort_gridsample.custom_ops.compiled_ops.registry import unavailable_reason
 from support.paths import needs_python_ops
-from support.processes import run_json_program, run_script
+from support.processes import run_json_program
 
 
 @needs_python_ops
@@ -32,21 +30,3 @@ def test_macos_uses_threads() -> None:
     assert results["available memory"] is None
     assert results["function"] == [2, 8, 64, 64]
     assert results["session"] == [1, 2, 64, 64]
-
-
-@pytest.mark.parametrize(
-    ("machine", "features", "converts"),
-    [("aarch64", (), True), ("x86_64", (), False), ("x86_64", ("f16c",), True)],
-)
-def test_float16_is_converted_by_the_processor_if_it_has_the_instruction(
-    machine: str, features: tuple[str, ...], converts: bool
-) -> None:
-    """64-bit ARM processors have it without a feature."""
-    pytest.importorskip("numba", reason="kernels are compiled by Numba")
-    (output,) = run_script(f"""
-from ort_gridsample.kernels import target
-target.choose("linux", {machine!r}, {features!r})
-from ort_gridsample.kernels import halves
-print(halves.CPU_CONVERTS_FLOAT16)
-""")
-    assert output == str(converts)
