@@ -220,10 +220,11 @@ class Expressions:
     where = partialmethod(op, "Where")
     fmod = partialmethod(op, "Mod", fmod=1)
 
-    def clip(self, x: Tensor, low: float, high: float) -> Tensor:
+    def clip(self, x: Tensor, low: TensorLike, high: TensorLike) -> Tensor:
         """Return the nearest values from ``low`` to ``high``."""
-        # Few runtimes have a Clip-11 of other types.
-        if self.opset < FIRST_OPSET_WITH_CLIP_OF_ALL_TYPES and x.type != "float32":
+        # Few runtimes have a Clip-11 of other types. Limits of a Clip are single numbers.
+        has_clip = self.opset >= FIRST_OPSET_WITH_CLIP_OF_ALL_TYPES or x.type == "float32"
+        if isinstance(low, Tensor) or isinstance(high, Tensor) or not has_clip:
             return self.minimum(self.maximum(x, low), high)
         return self.op("Clip", x, low, high)
 

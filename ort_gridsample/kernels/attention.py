@@ -15,8 +15,6 @@ from numba import types
 from numba.extending import intrinsic, register_jitable
 
 from .. import spec
-from ..reference.coordinates import PADDING_RULES
-from ..reference.taps import MODE_RULES
 from . import helper_threads, tap_table
 from .axis_vectors import VECTOR_SIZE, VectorAxis, padded, taps_of, vectors_of
 from .compilation import FunctionSpec, compiles_in
@@ -28,7 +26,7 @@ from .scratch import ScratchArray, scratch_layout
 from .simd import OUTSIDE_BIT
 from .simd_sums import sum_addressed
 from .structs import ATTENTION_LAUNCH, END, NEW, READING, Address, ArrayRef, RecordRef
-from .tap_plans import tap_plan
+from .tap_plans import COMPILED_MODE_RULES, COMPILED_PADDING_RULES, tap_plan
 from .workers import MAX_SCRATCH_BYTES
 
 #: The maximum number of columns of a table, unless one query has more: the table stays in the L1
@@ -41,7 +39,7 @@ TAPS_PER_PAUSE = 1 << 20
 
 _MODE, _PADDING = spec.ATTENTION_SAMPLE
 #: How the taps of a sample are computed: two on each axis, which count as 0 if they are outside.
-_PLAN = tap_plan(MODE_RULES[_MODE], PADDING_RULES[_PADDING])
+_PLAN = tap_plan(COMPILED_MODE_RULES[_MODE], COMPILED_PADDING_RULES[_PADDING])
 assert (_PLAN.mode.offsets, _PLAN.padding.zero_outside) == ((0, 1), True)
 
 #: The scratch memory of a worker. Values and coordinates have at most 8 bytes.

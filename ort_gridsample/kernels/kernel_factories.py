@@ -32,7 +32,6 @@ import numpy as np
 from numba.extending import register_jitable
 
 from .. import spec
-from ..reference.taps import MODE_RULES
 from . import simd, tap_sums, tap_table, vector_sampling
 from .axis_vectors import VECTOR_SIZE
 from .compilation import FunctionSpec, compiles_in
@@ -40,7 +39,7 @@ from .halves import HALVES, stored_dtype_of, write_rounded
 from .pointers import address_of, array_at, copy_past_caches, record_at
 from .simd import WIDE_PANEL
 from .structs import KERNEL, LAUNCH, WORKER, Address, RecordRef
-from .tap_plans import MODE_CODES, TAPS
+from .tap_plans import COMPILED_MODE_RULES, MODE_CODES, TAPS
 from .tap_table import TapTable
 from .tiles import CHANNELS_PER_GROUP, scratch_address, scratch_array
 from .workers import proceed, process_items
@@ -460,7 +459,7 @@ def kernel_constants(X_type: str, grid_type: str, mode: str) -> dict[str, int]:
     """Return the constants of a :data:`.structs.KERNEL` that depend on types and mode."""
     coordinate, weight = _compute_types(X_type, grid_type, mode)
     X_size = stored_dtype_of(X_type).itemsize
-    has_weights = not MODE_RULES[mode].copies_values
+    has_weights = not COMPILED_MODE_RULES[mode].copies_values
     return {
         "mode": MODE_CODES[mode],
         "taps_per_axis": TAPS[mode],
@@ -488,7 +487,7 @@ def kernel_functions(
     read_packed: FunctionSpec | None = None
     sample_in_vectors: FunctionSpec | None = None
     has_vectors = bool(vector_sampling.supported_axes(TAPS[mode]))
-    if MODE_RULES[mode].copies_values:
+    if COMPILED_MODE_RULES[mode].copies_values:
         # There is no integer of 16 bytes.
         read = (copy_for, f"uint{8 * size}" if size <= 8 else X_type)
         if size <= 8:
@@ -521,6 +520,6 @@ def _compute_types(X_type: str, grid_type: str, mode: str) -> tuple[str, str]:
     In a mode without weights, their type is that of the coordinates.
     """
     coordinate = str(spec.TYPES[grid_type].compute)
-    copies_values = MODE_RULES[mode].copies_values
+    copies_values = COMPILED_MODE_RULES[mode].copies_values
     weight = coordinate if copies_values else weight_dtype_of(X_type).name
     return coordinate, weight

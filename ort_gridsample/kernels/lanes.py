@@ -120,6 +120,10 @@ class Lanes(_Arithmetic):
         """Return which lanes are less than those of ``other``."""
         return self._compare("<", other)
 
+    def is_greater(self, other: Lanes | float) -> Lanes:
+        """Return which lanes are greater than those of ``other``."""
+        return self._compare(">", other)
+
     def is_at_least(self, other: Lanes | float) -> Lanes:
         """Return which lanes are not less than those of ``other``, and not NaN."""
         return self._compare(">=", other)
@@ -140,8 +144,7 @@ class Lanes(_Arithmetic):
 
     def maximum(self, other: Lanes | float) -> Lanes:
         """Return the elementwise maximum, and ``other`` where either is NaN."""
-        is_greater = self._compare(">", other)
-        return is_greater.choose(self, other)
+        return self.is_greater(other).choose(self, other)
 
     def clip(self, low: Lanes | float, high: Lanes | float) -> Lanes:
         """Limit the lanes to ``low`` … ``high``. NaN becomes ``low``."""
@@ -283,6 +286,13 @@ def _commuting(method: Callable[..., Lanes]) -> Callable[..., Lanes]:
     return lambda x, y: method(x, y) if isinstance(x, Lanes) else method(y, x)
 
 
+def _less(first: Lanes | float, second: Lanes | float) -> Lanes:
+    if isinstance(first, Lanes):
+        return first.is_less(second)
+    assert isinstance(second, Lanes)
+    return second.is_greater(first)
+
+
 def _add(first: Lanes | float, second: Lanes | float) -> Lanes:
     return _binary("fadd", "add", first, second)
 
@@ -318,7 +328,7 @@ class _Vectors:
         return _elementwise(_commuting(Lanes.equals), x, y)
 
     def less(self, x: Operand, y: Operand) -> Any:
-        return _elementwise(Lanes.is_less, x, y)
+        return _elementwise(_less, x, y)
 
     def maximum(self, x: Operand, y: Operand) -> Any:
         return _elementwise(_commuting(Lanes.maximum), x, y)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -16,15 +17,17 @@ import numpy as np
 from ..reference.coordinates import PADDING_RULES, Axis, Padding
 from ..reference.taps import MODE_RULES, Mode, axis_taps, pads_taps
 
-#: The modes and paddings that have compiled kernels. A row that a program adds later has none: it
-#: runs on the NumPy core.
-COMPILED_MODES = tuple(MODE_RULES)
-COMPILED_PADDING = tuple(PADDING_RULES)
+#: The rows that have compiled kernels. One that a program adds later has none: it runs on the NumPy
+#: core. All tables of compiled code are made from these rows, whenever they are made.
+COMPILED_MODE_RULES = MappingProxyType(dict(MODE_RULES))
+COMPILED_PADDING_RULES = MappingProxyType(dict(PADDING_RULES))
+COMPILED_MODES = tuple(COMPILED_MODE_RULES)
+COMPILED_PADDING = tuple(COMPILED_PADDING_RULES)
 #: The number of taps on an axis of each of these modes.
-TAPS = {mode: MODE_RULES[mode].taps for mode in COMPILED_MODES}
+TAPS = MappingProxyType({name: mode.taps for name, mode in COMPILED_MODE_RULES.items()})
 #: The index of each mode and of each padding in compiled code.
-MODE_CODES = {name: code for code, name in enumerate(COMPILED_MODES)}
-PADDING_CODES = {name: code for code, name in enumerate(COMPILED_PADDING)}
+MODE_CODES = MappingProxyType({name: code for code, name in enumerate(COMPILED_MODES)})
+PADDING_CODES = MappingProxyType({name: code for code, name in enumerate(COMPILED_PADDING)})
 
 
 class TapPlan(NamedTuple):
@@ -50,51 +53,8 @@ class TapPlan(NamedTuple):
         return self.mode.offsets[0]
 
 
-#: The lengths of the axes on which paddings are tested.
-_TESTED_LENGTHS = (1, 2, 3, 7)
-
-
-def _check_padding(padding: Padding) -> None:
-    """Check what compiled code takes for granted: a padding moves coordinates inside or clips them.
-
-    Raises:
-        ValueError: it does not.
-    """
-    for length, align_corners in product(_TESTED_LENGTHS, (False, True)):
-        axis = Axis.of(length, align_corners, may_be_single=length == 1)
-        if padding.period is None:
-            x = np.arange(-4.0 * length, 4 * length, 0.25)
-            low, high = padding.pad(np, np.array([-np.inf, np.inf]), axis)
-            if (padding.pad(np, x, axis) != np.clip(x, low, high)).any():
-                raise ValueError("a padding without a period must clip coordinates")
-            continue
-        period = padding.period(axis)
-        if padding.zero_outside:
-            raise ValueError("a padding with a period has no taps outside that count as 0")
-        if not 0 < period < np.inf:
-            raise ValueError(f"the period of {length} pixels is {period}, expected above 0")
-        last_tap = period + axis.last if padding.pads_taps else period
-        taps = np.arange(-period, last_tap + 1, 1.0 if padding.pads_taps else 0.25)
-        padded = padding.pad_once(np, taps, axis)
-        if ((padded < 0) | (padded > axis.last)).any():
-            raise ValueError("a padding with a period must move every tap within it inside")
-        is_inside = (taps >= 0) & (taps <= axis.last)
-        if (padded[is_inside] != taps[is_inside]).any():
-            raise ValueError("a padding with a period must leave coordinates inside as they are")
-
-
 def tap_plan(mode: Mode, padding: Padding) -> TapPlan:
-    """Return the plan of two rows.
-
-    Raises:
-        ValueError: compiled code cannot compute the taps of this mode with this padding.
-    """
-    _check_padding(padding)
-    first = mode.offsets[0]
-    if list(mode.offsets) != list(range(first, first + mode.taps)):
-        raise ValueError(f"compiled code needs adjacent taps, and the offsets are {mode.offsets}")
-    if mode.copies_values and mode.taps > 1:
-        raise ValueError(f"a mode of {mode.taps} taps needs weights")
+    """Return the plan of two rows."""
     pads = pads_taps(mode, padding)
     moves_inside = padding.zero_outside or (not pads and _has_weights_inside_only(mode))
     pads_coordinates = not pads or padding.pads_taps
@@ -108,7 +68,7 @@ _COORDINATES = np.arange(2 * 42 + 1) / 42
 def _has_weights_inside_only(mode: Mode) -> bool:
     """Whether the taps outside of an axis have the weight 0 if the coordinate is inside."""
     if mode.copies_values:
-        return True
+        return True  # the tap is the base
     axis = Axis.of(3, True, may_be_single=False)
     grid = _COORDINATES[None] - 1
     pixels, weights = axis_taps(np, grid, axis, mode, PADDING_RULES["zeros"], "float64")
@@ -122,13 +82,15 @@ def _plans() -> dict[tuple[int, int], TapPlan]:
     plans = {}
     for mode, padding in product(COMPILED_MODES, COMPILED_PADDING):
         codes = MODE_CODES[mode], PADDING_CODES[padding]
-        plans[codes] = tap_plan(MODE_RULES[mode], PADDING_RULES[padding])
+        plans[codes] = tap_plan(COMPILED_MODE_RULES[mode], COMPILED_PADDING_RULES[padding])
     return plans
 
 
 PLANS = _plans()
 #: Whether weighted taps of a mode cannot all be read in pairs.
-HAS_ODD_TAPS = any(mode.taps % 2 == 1 for mode in MODE_RULES.values() if not mode.copies_values)
+HAS_ODD_TAPS = any(
+    mode.taps % 2 == 1 for mode in COMPILED_MODE_RULES.values() if not mode.copies_values
+)
 #: For each mode, a bit for each padding: whether taps are moved inside.
 MOVES_INSIDE = tuple(
     sum(PLANS[mode, padding].moves_inside << padding for padding in PADDING_CODES.values())
@@ -144,9 +106,9 @@ ADJACENT = tuple(
     for mode in MODE_CODES.values()
 )
 #: For each padding, whether a tap outside counts as 0.
-ZERO_OUTSIDE = tuple(padding.zero_outside for padding in PADDING_RULES.values())
+ZERO_OUTSIDE = tuple(padding.zero_outside for padding in COMPILED_PADDING_RULES.values())
 #: For each mode, whether the positions of taps are padded with every padding.
-ALWAYS_PADS_TAPS = tuple(mode.pads_taps for mode in MODE_RULES.values())
+ALWAYS_PADS_TAPS = tuple(mode.pads_taps for mode in COMPILED_MODE_RULES.values())
 
 
 def plans_of_mode(mode: int) -> Sequence[TapPlan]:

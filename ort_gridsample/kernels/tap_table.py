@@ -25,7 +25,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic, register_jitable
 
 from ..reference.coordinates import unnormalize
-from ..reference.taps import MODE_RULES
 from .axis_vectors import (
     FALSE,
     VECTOR_SIZE,
@@ -47,7 +46,9 @@ from .structs import ArrayRef
 from .tap_plans import (
     ADJACENT,
     ALWAYS_PADS_TAPS,
+    COMPILED_MODE_RULES,
     MOVES_INSIDE,
+    TAPS,
     ZERO_OUTSIDE,
     TapPlan,
     plans_of_mode,
@@ -71,7 +72,7 @@ ROW_PADDING = 16
 #: The maximum length of an axis on which a rounded coordinate tells exactly which taps are inside.
 MAX_NEAR = 1 << 22
 #: The number of taps on an axis of each mode.
-MODE_TAPS = tuple(mode.taps for mode in MODE_RULES.values())
+MODE_TAPS = tuple(TAPS.values())
 #: The maximum length of an axis whose pixels all are exact coordinates in float32. In float64, they
 #: are exact on every axis.
 MAX_EXACT_LENGTH = 1 << 24
@@ -139,7 +140,7 @@ def _write_unpadded_taps(
         # Rounded coordinates of longer axes do not tell exactly which taps are inside.
         is_short = builder.icmp_signed("<=", length, INT64(MAX_NEAR))
         result = variable(builder, is_short)
-        for code, rule in enumerate(MODE_RULES.values()):
+        for code, rule in enumerate(COMPILED_MODE_RULES.values()):
             with if_equal(builder, mode, code):
                 lowest = float(-rule.offsets[0])
                 highest = row.axis.numbers.last - rule.offsets[-1]
@@ -204,7 +205,7 @@ def _write_padded_taps(
         normalized, index, weight = array_structs(context, builder, arguments, signature.args)
         mode, padding, length, align_corners, _, positions, moves_inside, _, _ = arguments
         row = _Row(builder, length, align_corners, normalized, index, weight)
-        for code, rule in enumerate(MODE_RULES.values()):
+        for code, rule in enumerate(COMPILED_MODE_RULES.values()):
             plans = plans_of_mode(code)
             with if_equal(builder, mode, code):
                 if rule.taps == 1:

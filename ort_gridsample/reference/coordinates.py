@@ -17,6 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+
+from .row_checks import RowTable, check_padding
+
 Namespace: TypeAlias = Any  #: numpy, or an object with some of its functions
 Values: TypeAlias = Any  #: floating point: an array, or the namespace's values
 Number: TypeAlias = Any  #: a float, or values that broadcast against others
@@ -128,13 +132,16 @@ class Padding:
     pad_once: Callable[[Namespace, Values, Axis], Values]
     #: The number of pixels after which the padding repeats itself. None: it never does, and then
     #: all coordinates that are far outside on one side have the same result.
-    period: Callable[[Axis], Number] | None = None
+    period: Callable[[Namespace, Axis], Number] | None = None
     zero_outside: bool = False  #: whether a tap that is outside X after padding counts as 0
     #: Whether the positions of taps are padded in every mode, because those next to a coordinate
     #: inside may be anywhere. Coordinates are padded as well, so that results repeat themselves to
     #: the bit. ``pad_once`` then also pads taps up to a period after the last pixel.
     pads_taps: bool = False
     pad_handles_infinity: bool = False  #: whether ``pad`` makes infinity finite as well
+
+    def __post_init__(self) -> None:
+        check_padding(self, Axis.of)
 
     @property
     def needs_pixel(self) -> bool:
@@ -145,8 +152,15 @@ class Padding:
         """Pad finite pixel coordinates, or positions of taps."""
         if self.period is not None:
             # fmod is exact, however large x is.
-            x = xp.fmod(x, self.period(axis))
+            x = xp.fmod(x, self.period_of(xp, axis))
         return self.pad_once(xp, x, axis)
+
+    def period_of(self, xp: Namespace, axis: Axis) -> Number:
+        """Return the period, which the padding has."""
+        assert self.period is not None
+        period = self.period(xp, axis)
+        # A number of NumPy's would change the type of coordinates; one of Python's does not.
+        return period.item() if isinstance(period, np.generic) else period
 
     def to_finite_pixels(
         self, xp: Namespace, g: Values, axis: Axis, outside_coordinate: float
@@ -160,8 +174,9 @@ class Padding:
             outside_coordinate: :attr:`.taps.Mode.outside_coordinate`.
         """
         if self.period is None:
-            return _clip_far(xp, g, axis, outside_coordinate)
-        x = infinity_at_edge(xp, unnormalize(g, axis), g, axis)
+            x = _clip_far(xp, g, axis, outside_coordinate)
+        else:
+            x = infinity_at_edge(xp, unnormalize(g, axis), g, axis)
         return self.pad(xp, x, axis) if self.pads_taps else x
 
 
@@ -187,10 +202,12 @@ def infinity_at_edge(xp: Namespace, x: Values, g: Values, axis: Axis) -> Values:
     return xp.where(xp.equal(x - x, 0), x, xp.clip(g, 0, 1) * axis.last)
 
 
-PADDING_RULES: Mapping[str, Padding] = {
-    "zeros": Padding(lambda xp, x, axis: x, zero_outside=True),
-    "border": Padding(clip, pad_handles_infinity=True),
-    "reflection": Padding(_reflect_once, period=lambda axis: axis.span * 2),
-    # An extension of this package: no specification has it.
-    "wrap": Padding(_wrap_once, period=lambda axis: axis.length, pads_taps=True),
-}
+PADDING_RULES: Mapping[str, Padding] = RowTable(
+    {
+        "zeros": Padding(lambda xp, x, axis: x, zero_outside=True),
+        "border": Padding(clip, pad_handles_infinity=True),
+        "reflection": Padding(_reflect_once, period=lambda xp, axis: axis.span * 2),
+        # An extension of this package: no specification has it.
+        "wrap": Padding(_wrap_once, period=lambda xp, axis: axis.length, pads_taps=True),
+    }
+)

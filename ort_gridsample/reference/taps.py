@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..spec import CUBIC_A
+from ..spec import CUBIC_A, MODE_SYNONYMS
 from .arrays import Array
 from .coordinates import Axis, Namespace, Padding, Values, nan_as_minus_one, unnormalize
+from .row_checks import RowTable, check_mode
 
 #: The maximum number of taps, of all axes together, of a position in a compiled op. Its table of
 #: taps is in scratch memory.
@@ -33,6 +34,9 @@ class Mode:
     pads_taps: bool  #: whether padding applies to each tap instead of to the coordinate
     #: The largest term that is added up for a weight, by which its rounding is bounded.
     largest_term: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_mode(self)
 
     @property
     def copies_values(self) -> bool:
@@ -161,13 +165,18 @@ def _column(of_taps: Sequence[float], like: Values) -> Array:
 
 
 #: numpy's rint rounds half to even.
-MODE_RULES: Mapping[str, Mode] = {
-    "nearest": Mode(lambda xp, x: xp.rint(x), (0,), None, pads_taps=False),
-    "linear": Mode(lambda xp, x: xp.floor(x), (0, 1), _linear, pads_taps=False),
-    "cubic": Mode(lambda xp, x: xp.floor(x), (-1, 0, 1, 2), _cubic, pads_taps=True, largest_term=8),
-    # An extension of this package: no specification has it.
-    "lanczos3": Mode(lambda xp, x: xp.floor(x), tuple(range(-2, 4)), _lanczos3, pads_taps=True),
-}
+MODE_RULES: Mapping[str, Mode] = RowTable(
+    {
+        "nearest": Mode(lambda xp, x: xp.rint(x), (0,), None, pads_taps=False),
+        "linear": Mode(lambda xp, x: xp.floor(x), (0, 1), _linear, pads_taps=False),
+        "cubic": Mode(
+            lambda xp, x: xp.floor(x), (-1, 0, 1, 2), _cubic, pads_taps=True, largest_term=8
+        ),
+        # An extension of this package: no specification has it.
+        "lanczos3": Mode(lambda xp, x: xp.floor(x), tuple(range(-2, 4)), _lanczos3, pads_taps=True),
+    },
+    reserved=tuple(MODE_SYNONYMS),
+)
 
 
 def pads_taps(mode: Mode, padding: Padding) -> bool:

@@ -29,7 +29,10 @@ def test_taps_move_inside_unless_others_than_zeros_are_padded_one_by_one(mode, p
 
 
 def test_taps_after_the_last_pixel_with_a_weight_do_not_move_inside():
-    later = replace(LINEAR, offsets=(1, 2))
+    def weights(xp, t):
+        return xp.concatenate([t * 0, 1 - t, t], axis=-2)
+
+    later = replace(LINEAR, offsets=(0, 1, 2), weights=weights)
     assert not tap_plan(later, BORDER).moves_inside
 
 

@@ -22,9 +22,13 @@ from ...kernels.pointers import (
     record_at,
 )
 from ...kernels.structs import MAX_PIXELS, Address, ArrayRef, RecordRef
-from ...kernels.tap_plans import COMPILED_MODES, MODE_CODES, PADDING_CODES
-from ...reference.coordinates import PADDING_RULES
-from ...reference.taps import MAX_TAPS, MODE_RULES
+from ...kernels.tap_plans import (
+    COMPILED_MODES,
+    COMPILED_PADDING_RULES,
+    MODE_CODES,
+    PADDING_CODES,
+)
+from ...reference.taps import MAX_TAPS
 from . import requests
 from .catalog import Fields, OpImplementation
 from .creation import (
@@ -53,8 +57,8 @@ from .structs import GRID_SAMPLE, NODE, OP, REQUEST
 _PADDINGS = list(PADDING_CODES)
 _MODES = [*COMPILED_MODES, *spec.MODE_SYNONYMS]
 
-_MODE_CHOICES = validation.format_choices((*MODE_RULES, *spec.MODE_SYNONYMS))
-_PADDING_CHOICES = validation.format_choices(PADDING_RULES)
+_MODE_CHOICES = validation.format_choices(_MODES)
+_PADDING_CHOICES = validation.format_choices(_PADDINGS)
 
 _Y_TOO_LARGE = validation.ErrorTemplate(
     "Y",
@@ -128,7 +132,7 @@ LINEAR = MODE_CODES["linear"]
 #: The index of the mode of each word.
 MODE_OF_WORD = tuple(MODE_CODES[spec.mode_of(name)] for name in _MODES)
 #: For each padding, whether it reads a pixel at every coordinate.
-NEEDS_PIXEL = tuple(PADDING_RULES[name].needs_pixel for name in _PADDINGS)
+NEEDS_PIXEL = tuple(padding.needs_pixel for padding in COMPILED_PADDING_RULES.values())
 #: The group of states of an op that has one group.
 FIRST_GROUP = 0
 #: The number of inputs: X and grid.

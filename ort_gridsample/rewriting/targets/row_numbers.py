@@ -113,9 +113,13 @@ class RowNumbers:
             return e.minimum(e.maximum(position, 0), axis.length + 1)
         if self._zero_rows.has_zero_row:
             return e.minimum(e.maximum(position, 0), axis.last)
-        if self._mode.taps > 1 and not pads_taps(self._mode, self._padding):
-            # The coordinate is inside, but the pixel after it need not be.
-            return e.minimum(position, axis.last)
+        if pads_taps(self._mode, self._padding):
+            return position
+        # The coordinate is inside, but pixels before or after it need not be.
+        if self._mode.offsets[0] < 0:
+            position = e.maximum(position, 0)
+        if self._mode.offsets[-1] > 0:
+            position = e.minimum(position, axis.last)
         return position
 
     def _strides(self, first_axes: Sequence[int]) -> Tensor:
