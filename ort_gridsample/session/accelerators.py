@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import takewhile
@@ -27,8 +26,9 @@ from ..rewriting.patch import rewrite_selected_nodes
 from ..rewriting.targets import Target
 from ..rewriting.targets.dialect_target import DialectTarget
 from .accelerator_answers import ANSWERS, RUNS
+from .plugins import CPU, device_keys, is_installed, plugins
 from .probe_cases import ProbeCase, build_case
-from .provider_process import ProviderProcess, Providers
+from .provider_process import Devices, ProviderProcess, Providers
 
 #: What to do with nodes for accelerators. ``"lower"``: write a node in a form that an accelerator
 #: runs. ``"keep"``: leave the nodes that an accelerator runs as they are. ``"never"``: place nodes
@@ -76,12 +76,11 @@ def accelerators_of(
         (provider, provider_option) if isinstance(provider, str) else provider
         for provider, provider_option in zip(providers, options, strict=False)
     ]
-    installed = onnxruntime.get_available_providers()
-    before_cpu = takewhile(lambda pair: pair[0] != "CPUExecutionProvider", pairs)
+    before_cpu = takewhile(lambda pair: pair[0] != CPU, pairs)
     return [
         (name, {str(key): str(value) for key, value in provider_option.items()})
         for name, provider_option in before_cpu
-        if name in installed
+        if is_installed(name)
     ]
 
 
@@ -94,6 +93,7 @@ class AcceleratorProbe:
         accelerators: the accelerators, which may be none.
         accelerated: what to do with nodes for them.
         only_sampling_nodes: whether all nodes of the model are sampling nodes.
+        devices: the devices of plugins.
 
     Attributes:
         name: the name of the accelerators in placements.
@@ -105,11 +105,13 @@ class AcceleratorProbe:
         accelerated: AcceleratedPolicy,
         *,
         only_sampling_nodes: bool,
+        devices: Devices | None = None,
     ) -> None:
         self._accelerators = accelerators
+        self._devices = dict(devices or {})
         self._accelerated = accelerated
         self._only_sampling_nodes = only_sampling_nodes
-        self._process = ProviderProcess(accelerators)
+        self._process = ProviderProcess(accelerators, self._devices, plugins)
         self.name = " or ".join(name for name, _ in accelerators)
 
     def close(self) -> None:
@@ -196,7 +198,9 @@ class AcceleratorProbe:
     def _key(self, model: bytes, case: ProbeCase) -> str:
         """Return a key of an answer: a hash of all that the answer depends on."""
         accelerators = [(name, sorted(options.items())) for name, options in self._accelerators]
-        environment = (onnxruntime.__version__, _devices(), accelerators, case.data_key)
+        devices = sorted(self._devices.items())
+        providers = (accelerators, devices, device_keys() or onnxruntime.get_device())
+        environment = (onnxruntime.__version__, providers, case.data_key)
         return hashlib.sha256(repr(environment).encode() + model).hexdigest()
 
 
@@ -207,11 +211,3 @@ def _rewrite(model: onnx.ModelProto, target: Target) -> bool:
     except GridSampleError:
         return False
     return bool(replaced)
-
-
-def _devices() -> str:
-    """Return the devices. A provider that is registered later adds some."""
-    with suppress(Exception):  # onnxruntime before 1.22, or a provider that fails
-        devices = onnxruntime.get_ep_devices()
-        return repr(sorted((d.ep_name, d.device.vendor, d.device.device_id) for d in devices))
-    return onnxruntime.get_device()

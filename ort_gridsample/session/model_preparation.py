@@ -251,6 +251,7 @@ class _ModelPreparation:
             arguments.accelerators,
             arguments.accelerated,
             only_sampling_nodes=self._has_only_sampling_nodes(),
+            devices=arguments.devices,
         )
         with self.source.hide(hidden_names, self.scopes), closing(accelerator_probe):
             context = context_of(

@@ -5,8 +5,8 @@ what was added to the options as code: libraries of custom ops and execution pro
 """
 
 import threading
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -27,6 +27,8 @@ _MEMBERS = vars(onnxruntime.SessionOptions)
 _ATTRIBUTES = [name for name, member in _MEMBERS.items() if isinstance(member, property)]
 _MODEL: dict[str, Any] = {"opset_imports": [helper.make_opsetid("", 13)], "ir_version": 8}
 _EMPTY_GRAPH = helper.make_graph([], "empty", [], [])
+#: The configuration entry with which providers write their compiled nodes to a file.
+_WRITES_CONTEXT = "ep.context_enable"
 _EMPTY_MODEL = helper.make_model(_EMPTY_GRAPH, **_MODEL).SerializeToString()
 #: The smallest int64, three times. Used to find in one run whether options replace any initializer:
 #: if none, the element-wise Max of all is this value.
@@ -80,13 +82,54 @@ def load_model(options: onnxruntime.SessionOptions, model: bytes) -> Any:
 
 def _load_model(options: onnxruntime.SessionOptions, model: bytes) -> Any:
     """Load ``model`` with profiling off, as it would write a file."""
-    with _lock:  # or another thread would take this value of enable_profiling for the caller's
-        is_profiling = options.enable_profiling
+    with _changed(options, enable_profiling=False):
+        return forks.loaded_session(model, options)
+
+
+def open_quietly(options: onnxruntime.SessionOptions, model: bytes) -> Any:
+    """Return a C session (``_sess``) with ``options``, which writes no files and logs nothing.
+
+    The session has the providers that were added to the options, or the CPU's.
+
+    Raises:
+        Exception: onnxruntime's error if it refuses the model.
+    """
+    return with_signals_deferred(_open_quietly, options, model)
+
+
+def _open_quietly(options: onnxruntime.SessionOptions, model: bytes) -> Any:
+    quiet = {"enable_profiling": False, "optimized_model_filepath": "", "log_severity_level": 4}
+    with _changed(options, **quiet), _without_context(options):
+        session = forks.loaded_session(model, options)
+        session.initialize_session([], [], set())
+        return session
+
+
+@contextmanager
+def _changed(options: onnxruntime.SessionOptions, **attributes: object) -> Iterator[None]:
+    """Change attributes of options for a while."""
+    with _lock:  # or another thread would take these values for the caller's
+        former_values = {name: getattr(options, name) for name in attributes}
         try:
-            options.enable_profiling = False  # it would write a file
-            return forks.loaded_session(model, options)
+            for name, value in attributes.items():
+                setattr(options, name, value)
+            yield
         finally:
-            options.enable_profiling = is_profiling
+            for name, value in former_values.items():
+                setattr(options, name, value)
+
+
+@contextmanager
+def _without_context(options: onnxruntime.SessionOptions) -> Iterator[None]:
+    """Let providers write no file with their compiled nodes for a while."""
+    if config_entry(options, _WRITES_CONTEXT) != "1":
+        yield
+        return
+    options.add_session_config_entry(_WRITES_CONTEXT, "0")
+    try:
+        yield
+    finally:
+        options.add_session_config_entry(_WRITES_CONTEXT, "1")
 
 
 def is_error_of_unknown_operator(error: BaseException) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from onnxruntime import SessionOptions
@@ -15,7 +15,7 @@ from ..rewriting.passes import Selection
 from .accelerators import AcceleratedPolicy
 from .options import has_providers
 from .placement import ONNXRUNTIME, PYTHON_OP, Placement
-from .provider_process import Providers
+from .provider_process import Devices, Providers
 
 #: A model as onnxruntime's session accepts it.
 Source: TypeAlias = bytes | str | os.PathLike[str]
@@ -30,12 +30,14 @@ class SessionArguments:
         options: the caller's options, or None.
         accelerators: the execution providers before the CPU's.
         accelerated: what to do with nodes for them.
+        devices: the devices of execution providers that are plugins.
     """
 
     nodes: Selection | None = None
     options: SessionOptions | None = None
     accelerators: Providers = ()
     accelerated: AcceleratedPolicy = "lower"
+    devices: Devices = field(default_factory=dict)
 
     @property
     def is_model_saved(self) -> bool:

@@ -18,6 +18,8 @@ from .options import (
     set_default_entry,
 )
 from .patched_model import PatchedModel
+from .plugins import add_providers
+from .provider_process import Providers
 from .registration import add_python_ops, register, register_privately
 
 #: Keys of configuration entries of onnxruntime's sessions.
@@ -62,6 +64,28 @@ def options_for(given: SessionOptions | None, patched: PatchedModel) -> SessionO
         options.add_session_config_entry(_DATA_FOLDER, patched.folder)
     if patched.opened_weights is not None:
         _add_weights(options, patched.opened_weights, patched.reads_weights_in_place)
+    return options
+
+
+def with_providers(
+    options: SessionOptions | None,
+    given: SessionOptions | None,
+    domains: Collection[str],
+    providers: Providers,
+) -> SessionOptions:
+    """Return options with providers, for a session whose arguments do not name them.
+
+    Args:
+        options: what :func:`options_for` returned. They are changed unless they are the caller's.
+        given: the caller's options. They are changed only if they cannot be copied.
+        domains: the domains of the model's nodes.
+        providers: the providers.
+    """
+    if options is None:
+        options = SessionOptions()
+    elif options is given and are_builtin_domains(domains):
+        options = copy_options(options)
+    add_providers(options, providers)
     return options
 
 

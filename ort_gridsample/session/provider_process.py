@@ -7,9 +7,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, NamedTuple, TypeAlias
 
 from ..reference.arrays import Array
 from ..system.process import interpreter
@@ -17,6 +17,22 @@ from . import provider_script
 
 #: Execution providers with their options.
 Providers: TypeAlias = Sequence[tuple[str, Mapping[str, str]]]
+#: Name of a plugin -> the indices of the devices to use among those of the plugin. Of others, all
+#: devices are used.
+Devices: TypeAlias = Mapping[str, Sequence[int]]
+
+
+class Plugin(NamedTuple):
+    """The library of an execution provider.
+
+    Attributes:
+        registration_name: the name under which onnxruntime registers the library.
+        library: its path.
+    """
+
+    registration_name: str
+    library: str
+
 
 #: How the reason begins if the providers take too long.
 TIMED_OUT = "it takes longer"
@@ -38,11 +54,20 @@ class ProviderProcess:
 
     Args:
         providers: the providers, which must run all nodes.
+        devices: the devices of plugins.
+        plugins: returns the plugins of this process by name. They are registered in the other.
     """
 
-    def __init__(self, providers: Providers) -> None:
+    def __init__(
+        self,
+        providers: Providers,
+        devices: Devices | None = None,
+        plugins: Callable[[], Mapping[str, Plugin]] = dict,
+    ) -> None:
         self._names = [name for name, _ in providers]
         self._options = [dict(provider_options) for _, provider_options in providers]
+        self._devices = dict(devices or {})
+        self._plugins = plugins
         self._process: subprocess.Popen[bytes] | None = None
 
     def close(self) -> None:
@@ -64,7 +89,10 @@ class ProviderProcess:
         Raises:
             RuntimeError: the providers do not run the model. The message is the reason.
         """
-        outputs = self._call(model, self._names, self._options, feeds, optimized)
+        known_plugins = self._plugins()
+        plugins = [tuple(known_plugins[name]) for name in self._names if name in known_plugins]
+        chosen = plugins, self._devices
+        outputs = self._call(model, self._names, self._options, feeds, optimized, *chosen)
         if not isinstance(outputs, str):
             return outputs
         if _IS_LEFT_TO_CPU in outputs:

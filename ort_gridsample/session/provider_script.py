@@ -19,8 +19,14 @@ def answer(
     provider_options: list[dict[str, str]],
     feeds: list[dict[str, Any]],
     optimized: bool,
+    plugins: list[tuple[str, str]],
+    devices: dict[str, list[int]],
 ) -> list[list[Any]] | str:
-    """Return all outputs of ``model`` for each of ``feeds``, or onnxruntime's error."""
+    """Return all outputs of ``model`` for each of ``feeds``, or onnxruntime's error.
+
+    ``plugins`` are the names and paths of libraries to register. ``devices`` are the indices of
+    devices to use, by provider.
+    """
     import onnxruntime  # not before stdout is redirected, as this may print
 
     options = onnxruntime.SessionOptions()
@@ -32,10 +38,45 @@ def answer(
     try:
         # Not the attribute, which `ort-gridsample exec` replaces in this process as well.
         session_class = vars(onnxruntime)["InferenceSession"]
-        session = session_class(model, options, providers, provider_options)
+        _register(onnxruntime, plugins)
+        is_found = set(providers) <= set(onnxruntime.get_available_providers())
+        if not plugins or (is_found and not devices):
+            session = session_class(model, options, providers, provider_options)
+        else:  # onnxruntime before 1.28 does not find plugins by their names
+            for name, values in zip(providers, provider_options, strict=True):
+                _add_provider(onnxruntime, options, name, values, devices.get(name))
+            session = session_class(model, options)
         return [session.run(None, run_feeds) for run_feeds in feeds]
     except Exception as error:
         return " ".join(str(error).split())
+
+
+#: The names of the libraries that are registered.
+_registered: set[str] = set()
+
+
+def _register(onnxruntime: Any, plugins: list[tuple[str, str]]) -> None:
+    """Register libraries, each once."""
+    for name, path in plugins:
+        if name not in _registered:
+            onnxruntime.register_execution_provider_library(name, path)
+            _registered.add(name)
+
+
+def _add_provider(
+    onnxruntime: Any,
+    options: Any,
+    name: str,
+    provider_options: dict[str, str],
+    indices: list[int] | None,
+) -> None:
+    """Add a provider to the options of a session: all its devices, or those with ``indices``."""
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
+    if not any("library_path" in device.ep_metadata for device in devices):  # it is no plugin
+        options.add_provider(name, provider_options)
+        return
+    chosen = devices if indices is None else [devices[index] for index in indices]
+    options.add_provider_for_devices(chosen, provider_options)
 
 
 if __name__ == "__main__":

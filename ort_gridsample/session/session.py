@@ -31,6 +31,7 @@ from ..rewriting.patch import check_selection
 from ..system import memory
 from . import forks, report, standard_files
 from .accelerators import ACCELERATED_POLICIES, AcceleratedPolicy, accelerators_of
+from .added_providers import added_providers
 from .chosen_nodes import ChosenNodes
 from .known_operators import unknown_operators
 from .model_preparation import patch_for_session, too_large_to_pickle
@@ -38,7 +39,9 @@ from .op_errors import creation_error_for, exception_for
 from .options import State, is_error_of_unknown_operator, options_from_state, read_state
 from .patched_model import PatchedModel, SessionArguments, Source
 from .placement import COMPILED_OP, PYTHON_OP, Placement
-from .prepared_options import options_for
+from .plugins import are_found_by_name
+from .prepared_options import options_for, with_providers
+from .provider_process import Devices
 from .python_op_preparation import prepare_python_ops
 
 logger = logging.getLogger("ort_gridsample")
@@ -158,6 +161,9 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
             expected = format_choices(ACCELERATED_POLICIES)
             raise GridSampleError("InferenceSession", "accelerated", repr(accelerated), expected)
         accelerators = accelerators_of(providers, provider_options)
+        devices: Devices = {}
+        if not providers:
+            accelerators, devices = added_providers(sess_options)
         path = None
         if isinstance(given_model, (str, os.PathLike)):
             path = os.path.abspath(given_model)
@@ -165,7 +171,13 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
         # function is called again.
         if path is None and callable(nodes) and not isinstance(nodes, ChosenNodes):
             nodes = ChosenNodes(nodes)
-        placement_arguments = SessionArguments(nodes, sess_options, accelerators, accelerated)
+        placement_arguments = SessionArguments(
+            nodes=nodes,
+            options=sess_options,
+            accelerators=accelerators,
+            accelerated=accelerated,
+            devices=devices,
+        )
         patched = patch_for_session(given_model, placement_arguments)
         self._reopen_arguments = _ReopenArguments(
             model=path or patched.reopened_model,
@@ -201,13 +213,19 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
         may_run_python_ops = bool(patched.python_ops) or not patched.is_readable
         setattr(self, signals.RUNS_PYTHON_OPS, may_run_python_ops)
         reopen_arguments = self._reopen_arguments
+        providers = reopen_arguments.providers
+        provider_options = reopen_arguments.provider_options
         options = options_for(sess_options, patched)
+        named_providers = accelerators_of(providers, provider_options)
+        if not are_found_by_name(named_providers):
+            options = with_providers(options, sess_options, patched.domains, named_providers)
+            providers = provider_options = None
         try:
             super().__init__(
                 patched.opened_model,
                 options,
-                reopen_arguments.providers,
-                reopen_arguments.provider_options,
+                providers,
+                provider_options,
                 **reopen_arguments.others,
             )
         except Exception as error:

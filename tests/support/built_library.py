@@ -1,6 +1,6 @@
 """The library of a few kernels that tests use. It is built again after an edit that concerns it.
 
-It is kept in pytest's cache folder, under a key of the sources that it is made from.
+Libraries are kept in pytest's cache folder, under a key of the sources that they are made from.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
@@ -37,7 +37,7 @@ needs_linker = pytest.mark.skipif(
     not CAN_LINK, reason=f"a library needs Numba {builder.OLDEST_NUMBA}, and cc or ziglang"
 )
 _PACKAGE = Path(ogs.__file__).parent
-_FOLDER = Path(__file__).parents[2] / ".pytest_cache" / "d" / "library"
+_FOLDER = Path(__file__).parents[2] / ".pytest_cache" / "d"
 #: The folders of the package whose code no library has, and which decide nothing about its code.
 _OTHER_FOLDERS = {
     *("_pyinstaller", "cli", "detection", "graph", "inference", "interop", "opsets", "rewriting"),
@@ -55,8 +55,12 @@ def library_models() -> list[onnx.ModelProto]:
     ]
 
 
-def _key() -> str:
-    """Return a hash of all that decides about the code of the library."""
+def _key(sources: Iterable[Path]) -> str:
+    """Return a hash of all that decides about the code of a library.
+
+    Args:
+        sources: the files that it is made from, other than those of the package.
+    """
     import llvmlite.binding
 
     parts = [
@@ -66,7 +70,7 @@ def _key() -> str:
         llvmlite.binding.get_host_cpu_features().flatten(),
         os.environ.get("MUTANT_UNDER_TEST", ""),
         *(f"{name} {metadata.version(name)}" for name in ("numba", "llvmlite", "numpy")),
-        Path(__file__).read_text(encoding="utf-8"),
+        *(path.read_text(encoding="utf-8") for path in (Path(__file__), *sources)),
     ]
     for path in sorted(_PACKAGE.rglob("*.py")):
         name = path.relative_to(_PACKAGE)
@@ -91,16 +95,32 @@ def _locked(folder: Path) -> Iterator[None]:
 @cache
 def built_library() -> Path:
     """Return the path of the library for this processor."""
-    folder = _FOLDER / _key()
+    return kept_library("library", _build)
+
+
+def _build(path: Path) -> None:
+    ogs.build_library(path, "native", models=library_models())
+
+
+def kept_library(name: str, build: Callable[[Path], None], *sources: Path) -> Path:
+    """Return the path of a library for this processor, which is built unless it is kept.
+
+    Args:
+        name: the name of the folder of the library.
+        build: builds the library, and writes it to the path.
+        sources: the files that the library is made from, other than those of the package.
+    """
+    libraries = _FOLDER / name
+    folder = libraries / _key(sources)
     path = folder / "libort_gridsample.so"
-    _FOLDER.mkdir(parents=True, exist_ok=True)
-    with _locked(_FOLDER):
+    libraries.mkdir(parents=True, exist_ok=True)
+    with _locked(libraries):
         if not path.exists():
-            for older in _FOLDER.glob("*/"):
+            for older in libraries.glob("*/"):
                 shutil.rmtree(older, ignore_errors=True)
-            with tempfile.TemporaryDirectory(dir=_FOLDER) as temporary:
+            with tempfile.TemporaryDirectory(dir=libraries) as temporary:
                 built = Path(temporary) / path.name
-                ogs.build_library(built, "native", models=library_models())
+                build(built)
                 folder.mkdir()
                 built.replace(path)
     return path
