@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+from collections.abc import Iterable
 from copy import deepcopy
 from typing import Literal
 
@@ -18,13 +19,13 @@ from .detection.node_checks import UNKNOWN_UNTIL_RUN
 from .detection.records import NodeRecord, NodeRecords
 from .dialects.registry import TWO_AXES
 from .dialects.spelling import Dialect
-from .dialects.table import AI_ONNX, DOMAIN
+from .dialects.table import AI_ONNX
 from .graph.files import Model, read_model, translate_errors
 from .graph.runtimes import RuntimeName
 from .inference.runtime_probe import MissingRuntime, RuntimeProbe
 from .rewriting.coordinate_nodes import coordinate_nodes as coordinate_node_names
 from .rewriting.passes import Selection
-from .rewriting.patch import patch_to
+from .rewriting.patch import patch_to, targets_of
 from .versions import check_module
 
 logger = logging.getLogger("ort_gridsample")
@@ -75,15 +76,17 @@ def warn_of_missing_runtime(probe: RuntimeProbe) -> None:
         logger.warning("%s; this model may have some", MISSED_WITHOUT_ONNXRUNTIME)
 
 
-def warn_of_refused_nodes(model: onnx.ModelProto, target: str, probe: RuntimeProbe) -> None:
+def warn_of_refused_nodes(
+    model: onnx.ModelProto, targets: Iterable[str], probe: RuntimeProbe
+) -> None:
     """Log a warning if a model of standard nodes has some that onnxruntime does not run.
 
     Args:
         model: a patched model.
-        target: the target of the patch.
+        targets: the names of the targets of the patch.
         probe: tests whether onnxruntime runs a node.
     """
-    if target not in (AI_ONNX, TWO_AXES) or not probe.has_runtime:
+    if {AI_ONNX, TWO_AXES}.isdisjoint(targets) or not probe.has_runtime:
         return
     refused = [
         record
@@ -205,7 +208,7 @@ def patch_model(
     model: Model,
     *,
     nodes: Selection = "all",
-    target: TargetName | Dialect = DOMAIN,
+    target: TargetName | Dialect | None = None,
     functions: bool = False,
     opset: int | None = None,
     for_runtime: RuntimeName | None = None,
@@ -238,7 +241,7 @@ def patch_model(
             a :class:`NodeRecord` to a bool.
 
             Only ``"unsupported"`` needs onnxruntime.
-        target: what the nodes become.
+        target: what the nodes become. None: ``"ort_gridsample"``, or what ``for_runtime`` needs.
 
             ``"ort_gridsample"``: this package's ops that are defined in Python, for onnxruntime:
             ``onnxruntime.InferenceSession("patched.onnx", ogs.register())``.
@@ -285,10 +288,12 @@ def patch_model(
             newer one that the target needs.
 
             A conversion inlines the model's functions.
-        for_runtime: with ``"primitives"``, a runtime or converter that needs other operators or an
-            older opset.
+        for_runtime: a runtime or converter that shall read the model. It determines the target of
+            each node, the operators and the newest opset.
 
-            :data:`ort_gridsample.graph.runtimes.RUNTIMES` lists them, with the reasons.
+            :data:`ort_gridsample.graph.runtimes.RUNTIMES` lists them, with the reasons. With a
+            ``target`` of theirs, the targets before it are not used: for ``"tensorrt"``,
+            ``"ai.onnx-2d"`` writes GridSamples instead of the plugin.
 
     Returns:
         The patched copy.
@@ -317,5 +322,5 @@ def patch_model(
         for_runtime=for_runtime,
     )
     warn_of_missing_runtime(probe)
-    warn_of_refused_nodes(copy, target_name, probe)
+    warn_of_refused_nodes(copy, targets_of(target_name, for_runtime), probe)
     return copy
