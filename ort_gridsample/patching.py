@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Iterable
 from copy import deepcopy
 from typing import Literal
 
@@ -25,7 +24,7 @@ from .graph.runtimes import RuntimeName
 from .inference.runtime_probe import MissingRuntime, RuntimeProbe
 from .rewriting.coordinate_nodes import coordinate_nodes as coordinate_node_names
 from .rewriting.passes import Selection
-from .rewriting.patch import patch_to, targets_of
+from .rewriting.patch import patch_to
 from .versions import check_module
 
 logger = logging.getLogger("ort_gridsample")
@@ -76,17 +75,15 @@ def warn_of_missing_runtime(probe: RuntimeProbe) -> None:
         logger.warning("%s; this model may have some", MISSED_WITHOUT_ONNXRUNTIME)
 
 
-def warn_of_refused_nodes(
-    model: onnx.ModelProto, targets: Iterable[str], probe: RuntimeProbe
-) -> None:
+def warn_of_refused_nodes(model: onnx.ModelProto, target: str | None, probe: RuntimeProbe) -> None:
     """Log a warning if a model of standard nodes has some that onnxruntime does not run.
 
     Args:
         model: a patched model.
-        targets: the names of the targets of the patch.
+        target: the target of the patch.
         probe: tests whether onnxruntime runs a node.
     """
-    if {AI_ONNX, TWO_AXES}.isdisjoint(targets) or not probe.has_runtime:
+    if target not in (AI_ONNX, TWO_AXES) or not probe.has_runtime:
         return
     refused = [
         record
@@ -322,5 +319,6 @@ def patch_model(
         for_runtime=for_runtime,
     )
     warn_of_missing_runtime(probe)
-    warn_of_refused_nodes(copy, targets_of(target_name, for_runtime), probe)
+    if for_runtime is None:
+        warn_of_refused_nodes(copy, target_name, probe)
     return copy

@@ -106,7 +106,8 @@ def run(arguments: argparse.Namespace) -> None:
         )
         targets = targets_of(arguments.target, arguments.for_runtime)
         warn_of_missing_runtime(probe)
-        warn_of_refused_nodes(model, targets, probe)
+        if arguments.for_runtime is None:
+            warn_of_refused_nodes(model, arguments.target, probe)
         # Before the file is written, because this may raise.
         lines = list(map(_replacement_line, report.replaced, report.targets))
         unknown_operators = _unknown_operators_text(model, probe)

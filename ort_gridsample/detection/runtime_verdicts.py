@@ -16,7 +16,7 @@ from .records import NodeRecord
 T = TypeVar("T")
 #: The verdict on a node about which there is no fact, or too few.
 NOT_KNOWN = "not known"
-_VERBS = {"refuses": "refuses", "wrong": "computes wrongly", "runs": "runs"}
+_VERBS = {"refuses": "refuses", "wrong": "gets a wrong result for", "runs": "runs"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class NodeForm:
         padding_modes: the padding modes.
         align_corners: the values of this attribute.
         types: the types of the first input.
+        grid_types: the types of the second input.
     """
 
     operator: str
@@ -42,6 +43,7 @@ class NodeForm:
     padding_modes: tuple[str, ...] = ()
     align_corners: tuple[int, ...] = ()
     types: tuple[str, ...] = ()
+    grid_types: tuple[str, ...] = ()
 
 
 def form_of(record: NodeRecord, opset: int) -> NodeForm:
@@ -52,6 +54,7 @@ def form_of(record: NodeRecord, opset: int) -> NodeForm:
         is_known = value is not None and not isinstance(value, AttributeReference)
         return (value,) if is_known else ()  # type: ignore[return-value]
 
+    types = [*record.types.values(), (), ()]
     return NodeForm(
         operator=record.operator,
         opset=opset,
@@ -59,13 +62,9 @@ def form_of(record: NodeRecord, opset: int) -> NodeForm:
         modes=tuple(map(str, known("mode"))),
         padding_modes=tuple(map(str, known("padding_mode"))),
         align_corners=tuple(map(int, known("align_corners"))),
-        types=record.types.get(next(iter(record.values), ""), ()),
+        types=types[0],
+        grid_types=types[1],
     )
-
-
-def facts_about(runtime: Runtime, form: NodeForm) -> list[Fact]:
-    """Return the facts that hold for a node, those that depend on what is not known included."""
-    return [fact for fact in runtime.facts if _holds(fact, form) is not False]
 
 
 def is_refused(runtime: Runtime, form: NodeForm) -> bool:
@@ -78,11 +77,13 @@ class RuntimeVerdict:
     """What a runtime does with a node.
 
     Attributes:
+        runtime: the title of the runtime.
         summary: "runs", "refuses", "wrong" or "not known", with the releases if others differ.
         reasons: the facts, in words.
         facts: the facts.
     """
 
+    runtime: str
     summary: str
     reasons: Sequence[str] = ()
     facts: Sequence[Fact] = ()
@@ -90,33 +91,33 @@ class RuntimeVerdict:
 
 def verdict_on(runtime: Runtime, record: NodeRecord) -> RuntimeVerdict:
     """Return what a runtime does with a node."""
+    title = runtime.title
     if record.decomposed and record.operator != ATTENTION:
-        return RuntimeVerdict(NOT_KNOWN, ["the operator is decomposed to basic operators"])
-    is_standard = record.dialect.name == AI_ONNX or record.decomposed
+        reason = f"there are no facts about the basic operators that {record.operator} became"
+        return RuntimeVerdict(title, NOT_KNOWN, [reason])
     if record.dialect.name in runtime.dialects:
-        return RuntimeVerdict("runs", [f"{runtime.title} has {record.op_type}"])
-    if not is_standard:
+        return RuntimeVerdict(title, "runs", [f"{title} has {record.op_type}"])
+    if record.dialect.name != AI_ONNX and not record.decomposed:
         reason = f"{record.op_type} of {record.dialect.name} is not an operator of ONNX"
-        return RuntimeVerdict("refuses", [reason])
+        return RuntimeVerdict(title, "refuses", [reason])
     form = form_of(record, record.opset)
     if runtime.opset is not None and form.opset > runtime.opset:
-        reason = f"{runtime.title} reads opsets up to {runtime.opset}"
-        return RuntimeVerdict("refuses", [reason])
+        return RuntimeVerdict(title, "refuses", [f"{title} reads opsets up to {runtime.opset}"])
     certain = [fact for fact in runtime.facts if _holds(fact, form)]
-    bad = [fact for fact in certain if fact.verdict != "runs"]
-    possible = [fact for fact in facts_about(runtime, form) if fact.verdict != "runs"]
-    if bad:
-        return _verdict(runtime, _summary(bad), bad)
-    if possible:
+    refusals = [fact for fact in certain if fact.verdict != "runs"]
+    if refusals:
+        return _verdict(runtime, _summary(refusals), refusals)
+    possible = [
+        fact for fact in runtime.facts if fact.verdict != "runs" and _holds(fact, form) is None
+    ]
+    if possible or not certain:
         return _verdict(runtime, NOT_KNOWN, possible)
-    if certain:
-        return _verdict(runtime, "runs", certain)
-    return RuntimeVerdict(NOT_KNOWN)
+    return _verdict(runtime, "runs", certain)
 
 
 def _verdict(runtime: Runtime, summary: str, facts: Sequence[Fact]) -> RuntimeVerdict:
     reasons = [reason_of(runtime, fact) for fact in facts]
-    return RuntimeVerdict(summary, reasons, facts)
+    return RuntimeVerdict(runtime.title, summary, reasons, facts)
 
 
 def _summary(facts: Sequence[Fact]) -> str:
@@ -145,6 +146,7 @@ def _holds(fact: Fact, form: NodeForm) -> bool | None:
         _is_within(form.padding_modes, fact.padding_modes),
         _is_within(form.align_corners, fact.align_corners),
         _is_within(form.types, fact.types),
+        _is_within(form.grid_types, fact.grid_types),
     ]
     if False in conditions:
         return False

@@ -16,6 +16,7 @@ Verdict: TypeAlias = Literal["runs", "refuses", "wrong"]
 _OTHER_AXES = (1, *range(4, 9))
 _LATER_WORDS = ("linear", "cubic")
 _INTEGERS = tuple(f"{sign}int{n_bits}" for sign in ("", "u") for n_bits in (8, 16, 32, 64))
+_OTHER_FLOATS = ("float64", "bfloat16")
 _AFFINE_GRID = "AffineGrid"
 
 
@@ -35,6 +36,7 @@ class Fact:
         padding_modes: their padding modes.
         align_corners: their attribute ``align_corners``.
         types: the types of their first inputs.
+        grid_types: the types of their second inputs.
         first_opset: the oldest opset in which this holds.
         last_opset: the newest one, or None.
         until: the first release of the runtime of which this does not hold, if there is one.
@@ -51,6 +53,7 @@ class Fact:
     padding_modes: tuple[str, ...] = ()
     align_corners: tuple[int, ...] = ()
     types: tuple[str, ...] = ()
+    grid_types: tuple[str, ...] = ()
     first_opset: int = 1
     last_opset: int | None = None
     until: str = ""
@@ -66,21 +69,21 @@ _TENSORRT_OPERATORS = "onnx-tensorrt 10.1, docs/operators.md"
 TENSORRT = (
     Fact(
         "runs",
-        "4-D images of floats in opsets 16 to 19",
-        f"{_TENSORRT_OPERATORS} and the importer of GridSample",
+        "4-D images of floats of up to 32 bits in opsets 16 to 19",
+        _TENSORRT_OPERATORS,
         "2024-06-17",
         axes=(2,),
-        types=("float16", "float32", "bfloat16", "float64"),
+        types=("float16", "float32", "bfloat16"),
         last_opset=19,
     ),
     Fact(
         "runs",
-        "nearest of 4-D images of floats in any opset",
-        f"{_TENSORRT_OPERATORS} and the importer of GridSample",
+        "nearest of 4-D images of floats of up to 32 bits",
+        _TENSORRT_OPERATORS,
         "2024-06-17",
         axes=(2,),
         modes=("nearest",),
-        types=("float16", "float32", "bfloat16", "float64"),
+        types=("float16", "float32", "bfloat16"),
     ),
     Fact(
         "wrong",
@@ -295,6 +298,7 @@ _KERNELS = "onnxruntime's docs/OperatorKernels.md"
 _COREML = "onnxruntime's CoreML provider, gridsample_op_builder.cc"
 _QNN = "onnxruntime-qnn, simple_op_builder.cc"
 _DIRECTML = "onnxruntime's DirectML provider, DmlGridSample.h"
+_WEBGPU_SOURCE = "onnxruntime's WebGPU provider, grid_sample.cc (pull request 28264)"
 _WEBGPU = "onnxruntime-webgpu 1.27.0 on SwiftShader, without the CPU"
 
 COREML = (
@@ -385,7 +389,14 @@ DIRECTML = (
         "2026-03-13",
         axes=(3, *_OTHER_AXES),
     ),
-    Fact("refuses", "float64 and bfloat16", _KERNELS, "2026-03-13", types=("float64", "bfloat16")),
+    Fact("refuses", "float64 and bfloat16", _KERNELS, "2026-03-13", types=_OTHER_FLOATS),
+    Fact(
+        "refuses",
+        "grids of float64 and bfloat16",
+        _KERNELS,
+        "2026-03-13",
+        grid_types=_OTHER_FLOATS,
+    ),
     Fact("refuses", _AFFINE_GRID, _KERNELS, "2026-03-13", operators=("AffineGrid",)),
 )
 
@@ -419,9 +430,16 @@ WEBGPU = (
     Fact(
         "refuses",
         "types other than float16 and float32",
-        "onnxruntime's WebGPU provider, grid_sample.cc (pull request 28264)",
+        _WEBGPU_SOURCE,
         "2026-04-29",
-        types=("float64", "bfloat16", *_INTEGERS),
+        types=(*_OTHER_FLOATS, *_INTEGERS),
+    ),
+    Fact(
+        "refuses",
+        "grids of types other than float16 and float32",
+        _WEBGPU_SOURCE,
+        "2026-04-29",
+        grid_types=_OTHER_FLOATS,
     ),
     Fact(
         "refuses",

@@ -117,7 +117,7 @@ RUNTIMES: Mapping[str, Runtime] = {
     ),
     "litert": replace(
         _ONNX2TF,
-        title="LiteRT, by onnx2tf",
+        title="LiteRT",
         why=f"{_ONNX2TF.why} On a GPU, LiteRT has Gather, and no tensors of 5 axes.",
     ),
     "mnn": Runtime(
@@ -129,7 +129,7 @@ RUNTIMES: Mapping[str, Runtime] = {
         "periods: beyond some millions of them inexactly.",
     ),
     "ncnn": Runtime(
-        title="ncnn, by pnnx",
+        title="ncnn",
         targets=("ai.onnx", "primitives"),
         facts=runtime_facts.NCNN,
         why="ncnn 20261020 runs linear, and cubic as opset 16 names it. It has no Gather, so it "

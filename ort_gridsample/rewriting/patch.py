@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import onnx
@@ -83,12 +83,12 @@ def patch_to(
     opset = _opset_to_write(model, names, opset, runtime)
     report = PatchReport([], [], [])
     with translate_errors(model):
-        for selector, name_of in _selectors(names, functions, model, opset, runtime):
+        for patch in _patches(names, functions, model, opset, runtime):
             plan = _rewrite_nodes(
-                model, selector, nodes, probe, opset, has_run_checks=has_run_checks
+                model, patch.selector, nodes, probe, patch.opset, has_run_checks=has_run_checks
             )
             report.replaced.extend(match.record for match in plan.targets)
-            report.targets.extend(name_of(writer) for writer in plan.targets.values())
+            report.targets.extend(patch.names[id(target)] for target in plan.targets.values())
             report.kept[:] = [match.record for match in plan.kept]
         if runtime.coordinate_type is not None:
             keep_coordinates(model, probe)
@@ -108,34 +108,46 @@ def targets_of(target: str | None, for_runtime: str | None) -> tuple[str, ...]:
     return targets if target is None else targets[targets.index(target) :]
 
 
-#: Returns the name of a target that a selector selected.
-_NameOf = Callable[[Target], str]
+class _PartialPatch(NamedTuple):
+    """One of the patches that follow each other.
+
+    Attributes:
+        selector: selects the targets of the nodes.
+        names: the id of a target -> its name.
+        opset: the opset to write, or None for any.
+    """
+
+    selector: TargetSelector
+    names: Mapping[int, str]
+    opset: int | None
 
 
-def _selectors(
+def _patches(
     names: Sequence[str],
     functions: bool,
     model: onnx.ModelProto,
     opset: int | None,
     runtime: Runtime,
-) -> Iterator[tuple[TargetSelector, _NameOf]]:
-    """Yield what selects the target of each node, for patches that follow each other."""
-    if len(names) == 1:
-        (name,) = names
-        yield _target_named(name, functions, model, opset, runtime), lambda writer: name
-        return
-    composites = ""
-    if TENSORRT_ATTENTION.name in names:
-        # First, because the GridSamples of an attention must not become other nodes before.
-        composites = TENSORRT_ATTENTION.name
-        names = [name for name in names if name != composites]
-        yield TensorRTPluginsTarget(), lambda writer: composites
-    from .targets.runtime_target import RuntimeTarget
+) -> Iterator[_PartialPatch]:
+    """Yield the patches that write the targets with these ``names``.
 
-    writers = {name: _target_named(name, functions, model, opset, runtime) for name in names}
-    name_of = {id(writer): name for name, writer in writers.items()}
-    selector = RuntimeTarget(runtime, writers, composites=composites)
-    yield selector, lambda writer: name_of[id(writer)]
+    TensorRT's plugin is written before the GridSamples of a deformable attention become other
+    nodes. The model keeps its opset then, because the other nodes may not exist in ``opset``.
+    """
+    plugin = TENSORRT_ATTENTION.name
+    has_plugin = len(names) > 1 and plugin in names
+    if has_plugin:
+        names = [name for name in names if name != plugin]
+        plugins = TensorRTPluginsTarget()
+        yield _PartialPatch(plugins, {id(plugins): plugin}, None)
+    targets = {name: _target_named(name, functions, model, opset, runtime) for name in names}
+    names_by_id = {id(target): name for name, target in targets.items()}
+    selector: TargetSelector = targets[names[0]]
+    if len(names) > 1:
+        from .targets.runtime_target import RuntimeTarget
+
+        selector = RuntimeTarget(runtime, targets, composites=plugin if has_plugin else "")
+    yield _PartialPatch(selector, names_by_id, opset)
 
 
 def opset_for_decomposed(

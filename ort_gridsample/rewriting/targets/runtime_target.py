@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import product
 
@@ -64,11 +64,25 @@ def _can_be_planar(form: NodeForm) -> bool:
 
 def _planar(form: NodeForm) -> NodeForm:
     """Return the form of the nodes that a GridSample becomes with two spatial axes."""
-    planar = replace(form, opset=two_axes.FIRST_OPSET, axes=(2,))
+    planar = replace(
+        form,
+        opset=two_axes.FIRST_OPSET,
+        axes=(2,),
+        types=_without_bfloat16(form.types),
+        grid_types=_without_bfloat16(form.grid_types),
+    )
     if form.axes != (3,):
         return planar
     padding_mode, align_corners = two_axes.PADDING_OF_SLICES
-    types = ("float32",)
     return replace(
-        planar, padding_modes=(padding_mode,), align_corners=(align_corners,), types=types
+        planar,
+        padding_modes=(padding_mode,),
+        align_corners=(align_corners,),
+        types=("float32",),
+        grid_types=("float32",),
     )
+
+
+def _without_bfloat16(types: Iterable[str]) -> tuple[str, ...]:
+    """Return the types of the GridSamples for inputs of these types."""
+    return tuple("float32" if name == "bfloat16" else name for name in types)
