@@ -18,7 +18,7 @@ from .detection.node_checks import UNKNOWN_UNTIL_RUN
 from .detection.records import NodeRecord, NodeRecords
 from .dialects.registry import TWO_AXES
 from .dialects.spelling import Dialect
-from .dialects.table import AI_ONNX, DOMAIN
+from .dialects.table import AI_ONNX
 from .graph.files import Model, read_model, translate_errors
 from .graph.runtimes import RuntimeName
 from .inference.runtime_probe import MissingRuntime, RuntimeProbe
@@ -75,7 +75,7 @@ def warn_of_missing_runtime(probe: RuntimeProbe) -> None:
         logger.warning("%s; this model may have some", MISSED_WITHOUT_ONNXRUNTIME)
 
 
-def warn_of_refused_nodes(model: onnx.ModelProto, target: str, probe: RuntimeProbe) -> None:
+def warn_of_refused_nodes(model: onnx.ModelProto, target: str | None, probe: RuntimeProbe) -> None:
     """Log a warning if a model of standard nodes has some that onnxruntime does not run.
 
     Args:
@@ -205,7 +205,7 @@ def patch_model(
     model: Model,
     *,
     nodes: Selection = "all",
-    target: TargetName | Dialect = DOMAIN,
+    target: TargetName | Dialect | None = None,
     functions: bool = False,
     opset: int | None = None,
     for_runtime: RuntimeName | None = None,
@@ -238,7 +238,7 @@ def patch_model(
             a :class:`NodeRecord` to a bool.
 
             Only ``"unsupported"`` needs onnxruntime.
-        target: what the nodes become.
+        target: what the nodes become. None: ``"ort_gridsample"``, or what ``for_runtime`` needs.
 
             ``"ort_gridsample"``: this package's ops that are defined in Python, for onnxruntime:
             ``onnxruntime.InferenceSession("patched.onnx", ogs.register())``.
@@ -285,10 +285,12 @@ def patch_model(
             newer one that the target needs.
 
             A conversion inlines the model's functions.
-        for_runtime: with ``"primitives"``, a runtime or converter that needs other operators or an
-            older opset.
+        for_runtime: a runtime or converter that shall read the model. It determines the target of
+            each node, the operators and the newest opset.
 
-            :data:`ort_gridsample.graph.runtimes.RUNTIMES` lists them, with the reasons.
+            :data:`ort_gridsample.graph.runtimes.RUNTIMES` lists them, with the reasons. With a
+            ``target`` of theirs, the targets before it are not used: for ``"tensorrt"``,
+            ``"ai.onnx-2d"`` writes GridSamples instead of the plugin.
 
     Returns:
         The patched copy.
@@ -317,5 +319,6 @@ def patch_model(
         for_runtime=for_runtime,
     )
     warn_of_missing_runtime(probe)
-    warn_of_refused_nodes(copy, target_name, probe)
+    if for_runtime is None:
+        warn_of_refused_nodes(copy, target_name, probe)
     return copy

@@ -8,17 +8,19 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ..detection.find import records_of
 from ..detection.records import NodeRecord, columns
+from ..detection.runtime_verdicts import RuntimeVerdict, verdict_on
 from ..detection.unknown_nodes import unknown_operators_text
 from ..dialects.spelling import AttributeReference
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
 from ..graph.files import read_model, translate_errors
+from ..graph.runtimes import RUNTIMES
 from ..graph.scope import scopes_of
 from ..patching import MISSED_WITHOUT_ONNXRUNTIME, installed_probe
 from ..versions import check_module
@@ -47,6 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show where nodes run in a session with this execution provider before the CPU's; "
         "GridSampleExecutionProvider is this package's own",
     )
+    parser.add_argument(
+        "--for",
+        dest="for_runtime",
+        metavar="RUNTIME",
+        help="show what a runtime does with each node, as far as it is known, with the sources; "
+        f"one of {', '.join(RUNTIMES)}",
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON array, one object a node")
 
 
@@ -56,11 +65,14 @@ class Row:
 
     Attributes:
         record: the node's record.
-        placement: where the node runs in a session; None if onnxruntime is not installed.
+        placement: where the node runs in a session; None if onnxruntime is not installed, or if a
+            runtime was named.
+        verdict: what the runtime that was named does with the node.
     """
 
     record: NodeRecord
     placement: Placement | None = None
+    verdict: RuntimeVerdict | None = None
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -74,6 +86,9 @@ def run(arguments: argparse.Namespace) -> None:
         if provider == NAME:
             _print_assignments(model, as_json=arguments.json)
             return
+    if arguments.for_runtime:
+        _print_verdicts(arguments)
+        return
     has_onnxruntime = installed_probe().has_runtime
     rows = _rows_with_placements(model, provider) if has_onnxruntime else _rows(model)
     unknown_operators = _unknown_operators_text(model) if has_onnxruntime else ""
@@ -90,6 +105,29 @@ def run(arguments: argparse.Namespace) -> None:
     if not has_onnxruntime:
         unknown = "which nodes it runs, and what a session does with them, is unknown"
         print(f"ort-gridsample: {MISSED_WITHOUT_ONNXRUNTIME}; {unknown}", file=sys.stderr)
+
+
+def _print_verdicts(arguments: argparse.Namespace) -> None:
+    """Print what a runtime does with the nodes.
+
+    Raises:
+        GridSampleError: no runtime has this name, or options do not fit together.
+    """
+    name = arguments.for_runtime
+    if name not in RUNTIMES:
+        raise GridSampleError("inspect", "--for", repr(name), format_choices(RUNTIMES))
+    if arguments.provider:
+        raise GridSampleError("inspect", "--for", "given with --provider", "one of the two options")
+    runtime = RUNTIMES[name]
+    path = arguments.model
+    rows = [Row(row.record, verdict=verdict_on(runtime, row.record)) for row in _rows(path)]
+    if arguments.json:
+        print_json([row_json(row) for row in rows])
+    elif rows:
+        print(as_text(rows, line_width()))
+        print(f"ort-gridsample patch {path} OUT --for {name} writes a model for {runtime.title}")
+    else:
+        print(f"{path} has no sampling nodes")
 
 
 def _print_assignments(path: str, *, as_json: bool) -> None:
@@ -149,7 +187,7 @@ def _rows_with_placements(path: str, provider: str | None) -> list[Row]:
 
 
 def row_json(row: Row) -> dict[str, object]:
-    """Return the record of a node and where it runs in a session, for JSON."""
+    """Return the record of a node and where it runs, for JSON."""
     record = row.record
     placement = row.placement
     session = None
@@ -164,6 +202,14 @@ def row_json(row: Row) -> dict[str, object]:
         name: str(value) if isinstance(value, AttributeReference) else value
         for name, value in record.attributes.items()
     }
+    on_runtime = dict[str, object]()
+    if row.verdict is not None:
+        on_runtime["for"] = {
+            "runtime": row.verdict.runtime,
+            "verdict": row.verdict.summary,
+            "reasons": list(row.verdict.reasons),
+            "facts": [asdict(fact) for fact in row.verdict.facts],
+        }
     inputs = {
         name: [{"type": v.type, "rank": v.rank, "shape": v.shape} for v in values]
         for name, values in record.inputs.items()
@@ -180,6 +226,7 @@ def row_json(row: Row) -> dict[str, object]:
         "reason": record.reason,
         "action": record.action,
         "session": session,
+        **on_runtime,
     }
 
 
@@ -234,6 +281,12 @@ def _table(rows: Iterable[Row], footnotes: _Footnotes, max_width: float) -> str:
     cells = list[dict[str, str]]()
     for row in rows:
         row_cells = columns(row.record)
+        if row.verdict is not None:
+            del row_cells["native"], row_cells["a patch"]
+            marks = "".join(map(footnotes.mark, row.verdict.reasons))
+            row_cells[row.verdict.runtime] = f"{row.verdict.summary}{marks}"
+            cells.append(row_cells)
+            continue
         row_cells["native"] += footnotes.mark(row.record.reason)
         if row.placement is not None:
             row_cells["a session"] = row.placement.runs_on or "refuses it"

@@ -8,14 +8,14 @@ import onnx
 from ..detection.records import NodeRecord
 from ..detection.unknown_nodes import unknown_operators_text
 from ..dialects.registry import PRIMITIVES, TWO_AXES, target_names
-from ..dialects.table import DOMAIN
+from ..dialects.table import DOMAIN, TENSORRT_ATTENTION
 from ..errors import GridSampleError
 from ..graph.files import read_model, write_model
 from ..graph.runtimes import RUNTIMES
 from ..graph.scope import opset_of, scopes_of
 from ..inference.runtime_probe import RuntimeProbe
 from ..patching import probe_for, warn_of_missing_runtime, warn_of_refused_nodes
-from ..rewriting.patch import opset_for_decomposed, patch_to
+from ..rewriting.patch import opset_for_decomposed, patch_to, targets_of
 from .failures import about
 
 #: Target -> what a node becomes; for other targets the node of a dialect.
@@ -27,7 +27,7 @@ _FORMS = {
 }
 
 #: The targets of which a model is run once. Its nodes depend on the shapes that inference finds.
-_LOWERED = (PRIMITIVES, TWO_AXES)
+_LOWERED = frozenset({PRIMITIVES, TWO_AXES})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,10 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         choices=target_names(),
-        default=DOMAIN,
         help=(
             "what the nodes become: this package's ops, the standard's, basic operators only, or "
-            "a dialect (default: %(default)s)"
+            f"a dialect (default: {DOMAIN}, or what --for needs)"
         ),
     )
     parser.add_argument(
@@ -72,8 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="for_runtime",
         metavar="RUNTIME",
         help=(
-            "with --target primitives: a runtime that needs another form, one of "
-            f"{', '.join(RUNTIMES)}"
+            "the runtime that shall read the model, which determines the target of each node, the "
+            f"operators and the newest opset: one of {', '.join(RUNTIMES)}"
         ),
     )
     parser.add_argument(
@@ -96,7 +95,7 @@ def run(arguments: argparse.Namespace) -> None:
         model = read_model(source)
         probe = probe_for(arguments.nodes)
         opset_before = opset_of(model)
-        records, kept = patch_to(
+        report = patch_to(
             model,
             nodes=arguments.nodes,
             target=arguments.target,
@@ -105,13 +104,16 @@ def run(arguments: argparse.Namespace) -> None:
             opset=arguments.opset,
             for_runtime=arguments.for_runtime,
         )
+        targets = targets_of(arguments.target, arguments.for_runtime)
         warn_of_missing_runtime(probe)
-        warn_of_refused_nodes(model, arguments.target, probe)
+        if arguments.for_runtime is None:
+            warn_of_refused_nodes(model, arguments.target, probe)
         # Before the file is written, because this may raise.
-        lines = [_replacement_line(record, arguments.target) for record in records]
+        lines = list(map(_replacement_line, report.replaced, report.targets))
         unknown_operators = _unknown_operators_text(model, probe)
         copied_files = write_model(model, destination, external_data_of=source)
-    if lines and arguments.target in _LOWERED and probe.has_runtime:
+    has_plugins = TENSORRT_ATTENTION.name in report.targets  # which onnxruntime does not have
+    if lines and not has_plugins and probe.has_runtime and not _LOWERED.isdisjoint(targets):
         from .trial_run import warn_of_failing_run
 
         warn_of_failing_run(source, destination)
@@ -125,7 +127,7 @@ def run(arguments: argparse.Namespace) -> None:
     if opset != opset_before:
         print(f"{destination}: opset {opset_before} → {opset}")
     needed_opset = opset_for_decomposed(
-        kept, nodes=arguments.nodes, target=arguments.target, opset=opset
+        report.kept, nodes=arguments.nodes, target=targets[0], opset=opset
     )
     if needed_opset is not None:
         print(
@@ -153,12 +155,14 @@ def _unknown_operators_text(model: onnx.ModelProto, probe: RuntimeProbe) -> str:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse options that do not fit together."""
-    if arguments.target != "primitives":
-        options = {"--functions": arguments.functions, "--for": arguments.for_runtime}
-        for option, value in options.items():
-            if value:
-                found = f"given with --target {arguments.target}"
-                raise GridSampleError("patch", option, found, "--target primitives")
+    target = arguments.target
+    given = f"given with --target {target or DOMAIN}"
+    if arguments.functions and target != PRIMITIVES:
+        raise GridSampleError("patch", "--functions", given, f"--target {PRIMITIVES}")
+    runtime = RUNTIMES.get(arguments.for_runtime)
+    if runtime is not None and target not in (None, *runtime.targets):
+        choices = " or ".join(f"--target {name}" for name in runtime.targets)
+        raise GridSampleError("patch", "--for", given, choices)
     destination = Path(arguments.patched)
     if destination.exists() and destination.samefile(arguments.model):
         found = f"{arguments.patched!r}, which is IN"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import onnx
@@ -47,17 +47,31 @@ class PatchedRecords(NamedTuple):
     kept: list[NodeRecord]
 
 
+class PatchReport(NamedTuple):
+    """What a patch did.
+
+    Attributes:
+        replaced: as in :class:`PatchedRecords`.
+        kept: as in :class:`PatchedRecords`.
+        targets: the name of the target that replaced each node.
+    """
+
+    replaced: list[NodeRecord]
+    kept: list[NodeRecord]
+    targets: list[str]
+
+
 def patch_to(
     model: onnx.ModelProto,
     *,
     nodes: Selection,
-    target: str,
+    target: str | None,
     functions: bool,
     probe: Probe,
     opset: int | None,
     for_runtime: str | None,
     has_run_checks: bool = True,
-) -> PatchedRecords:
+) -> PatchReport:
     """Patch ``model`` in place; the arguments are those of :func:`ort_gridsample.patch_model`.
 
     Raises:
@@ -65,15 +79,75 @@ def patch_to(
     """
     _check_arguments(nodes, target, opset, for_runtime)
     runtime = RUNTIMES[for_runtime] if for_runtime else ANY
-    opset = _opset_to_write(model, target, opset, runtime)
-    writer = _target_named(target, functions, model, opset, runtime)
+    names = targets_of(target, for_runtime)
+    opset = _opset_to_write(model, names, opset, runtime)
+    report = PatchReport([], [], [])
     with translate_errors(model):
-        patched = rewrite_selected_nodes(
-            model, writer, nodes, probe, opset, has_run_checks=has_run_checks
-        )
+        for patch in _patches(names, functions, model, opset, runtime):
+            plan = _rewrite_nodes(
+                model, patch.selector, nodes, probe, patch.opset, has_run_checks=has_run_checks
+            )
+            report.replaced.extend(match.record for match in plan.targets)
+            report.targets.extend(patch.names[id(target)] for target in plan.targets.values())
+            report.kept[:] = [match.record for match in plan.kept]
         if runtime.coordinate_type is not None:
             keep_coordinates(model, probe)
-        return patched
+        return report
+
+
+def targets_of(target: str | None, for_runtime: str | None) -> tuple[str, ...]:
+    """Return the names of the targets that a patch tries for each node, in this order.
+
+    Args:
+        target: the argument of :func:`ort_gridsample.patch_model`.
+        for_runtime: the argument, which must be known.
+    """
+    if for_runtime is None:
+        return (DOMAIN if target is None else target,)
+    targets = RUNTIMES[for_runtime].targets
+    return targets if target is None else targets[targets.index(target) :]
+
+
+class _PartialPatch(NamedTuple):
+    """One of the patches that follow each other.
+
+    Attributes:
+        selector: selects the targets of the nodes.
+        names: the id of a target -> its name.
+        opset: the opset to write, or None for any.
+    """
+
+    selector: TargetSelector
+    names: Mapping[int, str]
+    opset: int | None
+
+
+def _patches(
+    names: Sequence[str],
+    functions: bool,
+    model: onnx.ModelProto,
+    opset: int | None,
+    runtime: Runtime,
+) -> Iterator[_PartialPatch]:
+    """Yield the patches that write the targets with these ``names``.
+
+    TensorRT's plugin is written before the GridSamples of a deformable attention become other
+    nodes. The model keeps its opset then, because the other nodes may not exist in ``opset``.
+    """
+    plugin = TENSORRT_ATTENTION.name
+    has_plugin = len(names) > 1 and plugin in names
+    if has_plugin:
+        names = [name for name in names if name != plugin]
+        plugins = TensorRTPluginsTarget()
+        yield _PartialPatch(plugins, {id(plugins): plugin}, None)
+    targets = {name: _target_named(name, functions, model, opset, runtime) for name in names}
+    names_by_id = {id(target): name for name, target in targets.items()}
+    selector: TargetSelector = targets[names[0]]
+    if len(names) > 1:
+        from .targets.runtime_target import RuntimeTarget
+
+        selector = RuntimeTarget(runtime, targets, composites=plugin if has_plugin else "")
+    yield _PartialPatch(selector, names_by_id, opset)
 
 
 def opset_for_decomposed(
@@ -108,7 +182,7 @@ def opset_for_decomposed(
 
 def _check_arguments(
     nodes: object,
-    target: str,
+    target: str | None,
     opset: int | None,
     for_runtime: str | None,
 ) -> None:
@@ -117,7 +191,7 @@ def _check_arguments(
     Raises:
         GridSampleError: an argument is wrong.
     """
-    if target not in target_names():
+    if target is not None and target not in target_names():
         choices = validation.format_choices(target_names())
         expected = f"{choices}; help(ort_gridsample.patch_model) describes them"
         raise GridSampleError("patch_model", "target", repr(target), expected)
@@ -125,12 +199,13 @@ def _check_arguments(
     newest = onnx.defs.onnx_opset_version()
     if opset is not None and not _is_opset(opset, newest):
         raise GridSampleError("patch_model", "opset", repr(opset), f"a number from 1 to {newest}")
-    if for_runtime is not None and target != PRIMITIVES:
-        found = f"{target!r} with for_runtime"
-        raise GridSampleError("patch_model", "target", found, repr(PRIMITIVES))
     if for_runtime not in (None, *RUNTIMES):
         expected = f"{validation.format_choices(RUNTIMES)}; others run the primitives as they are"
         raise GridSampleError("patch_model", "for_runtime", repr(for_runtime), expected)
+    if for_runtime is not None and target not in (None, *RUNTIMES[for_runtime].targets):
+        found = f"{target!r} with for_runtime"
+        choices = validation.format_choices(RUNTIMES[for_runtime].targets)
+        raise GridSampleError("patch_model", "target", found, choices)
 
 
 def _is_opset(opset: object, newest: int) -> bool:
@@ -154,7 +229,7 @@ def check_selection(where: str, nodes: object) -> None:
 
 def _opset_to_write(
     model: onnx.ModelProto,
-    target: str,
+    targets: Sequence[str],
     opset: int | None,
     runtime: Runtime,
 ) -> int | None:
@@ -164,7 +239,7 @@ def _opset_to_write(
         GridSampleError: the target does not write ``opset``.
     """
     newest = runtime.opset
-    if target == TWO_AXES:
+    if TWO_AXES in targets:
         from .targets.two_axes import FIRST_OPSET, LAST_OPSET
 
         newest = LAST_OPSET
@@ -225,15 +300,36 @@ def rewrite_selected_nodes(
     Raises:
         GridSampleError: a node is wrong or cannot be written.
     """
+    plan = _rewrite_nodes(
+        model, target, nodes, probe, opset, all_scopes, has_run_checks=has_run_checks
+    )
+    return PatchedRecords(
+        replaced=[match.record for match in plan.targets],
+        kept=[match.record for match in plan.kept],
+    )
+
+
+def _rewrite_nodes(
+    model: onnx.ModelProto,
+    target: TargetSelector,
+    nodes: Selection,
+    probe: Probe | None,
+    opset: int | None,
+    all_scopes: list[Scope] | None = None,
+    *,
+    has_run_checks: bool = True,
+) -> PatchPlan:
+    """Do what :func:`rewrite_selected_nodes` does; return what was done with each node.
+
+    Raises:
+        GridSampleError: a node is wrong or cannot be written.
+    """
     all_scopes = scopes_of(model) if all_scopes is None else all_scopes
     standard = DialectTarget(AI_ONNX, "any" if opset is None else "certain")
     patch = Patch(model, all_scopes, target, standard, nodes, probe, opset, has_run_checks)
     plan = patch.prepare()
     _rewrite(patch, plan)
-    return PatchedRecords(
-        replaced=[match.record for match in plan.targets],
-        kept=[match.record for match in plan.kept],
-    )
+    return plan
 
 
 def _rewrite(patch: Patch, plan: PatchPlan) -> None:

@@ -167,7 +167,8 @@ def test_choices_have_all_runtimes_and_known_targets(page: Any) -> None:
     targets, runtimes = zip(*page.CHOICES.values(), strict=True)
     assert set(targets) <= set(target_names())
     assert set(runtimes) - {None} == set(RUNTIMES)
-    assert all(target == "primitives" for target, runtime in page.CHOICES.values() if runtime)
+    choices = [choice for choice in page.CHOICES.values() if choice[1]]
+    assert all(target in RUNTIMES[runtime].targets for target, runtime in choices)
 
 
 def test_drawn_inputs_are_those_of_the_file_or_random(page: Any) -> None:

@@ -40,17 +40,22 @@ from ort_gridsample.rewriting.patch import patch_to
 CHOICES: dict[str, tuple[str, str | None]] = {
     "onnxruntime in any language: CPU, CUDA, mobile, web": ("primitives", None),
     "onnxruntime in Python, with ort_gridsample (fastest)": ("ort_gridsample", None),
-    "onnxruntime with WebGPU": ("primitives", "onnxruntime-webgpu"),
-    "TensorRT": ("primitives", None),
-    "TensorRT, deformable attention as its plugin": ("tensorrt-plugins", None),
-    "OpenVINO": ("ai.onnx-2d", None),
+    "onnxruntime with WebGPU": ("ai.onnx-2d", "webgpu"),
+    "onnxruntime with WebGPU, basic operators only": ("primitives", "onnxruntime-webgpu"),
+    "onnxruntime with DirectML": ("ai.onnx-2d", "directml"),
+    "onnxruntime with CoreML": ("ai.onnx-2d", "coreml"),
+    "onnxruntime with QNN (Qualcomm)": ("ai.onnx-2d", "qnn"),
+    "TensorRT, deformable attention as its plugin": ("tensorrt-plugins", "tensorrt"),
+    "TensorRT, deformable attention as GridSamples": ("ai.onnx-2d", "tensorrt"),
+    "OpenVINO": ("ai.onnx-2d", "openvino"),
     "OpenCV, tract, tinygrad": ("primitives", None),
-    "ncnn": ("ai.onnx-2d", None),
+    "ncnn": ("ai.onnx", "ncnn"),
     "MNN": ("primitives", "mnn"),
     "RKNN": ("primitives", "rknn"),
     "TVM": ("primitives", "tvm"),
     "IREE": ("primitives", "iree"),
-    "LiteRT and TensorFlow, by onnx2tf": ("primitives", "onnx2tf"),
+    "LiteRT, by onnx2tf": ("primitives", "litert"),
+    "TensorFlow, by onnx2tf": ("primitives", "onnx2tf"),
     "PyTorch, by onnx2torch": ("primitives", "onnx2torch"),
     "a conversion to float16, by onnxconverter-common": ("primitives", "onnxconverter-common"),
     "a runtime with all standard operators": ("ai.onnx", None),
@@ -280,7 +285,7 @@ def patch(
     """
     model = read_model(path)
     opset_before = opset_of(model)
-    replaced, kept = patch_to(
+    report = patch_to(
         model,
         nodes="all",
         target=target,
@@ -297,8 +302,8 @@ def patch(
         "bytes": len(content),
         "opset_before": opset_before,
         "opset": opset_of(model),
-        "replaced": len(replaced),
-        "kept": [record.label for record in kept],
+        "replaced": len(report.replaced),
+        "kept": [record.label for record in report.kept],
         "sha256": hashlib.sha256(content).hexdigest(),
         "command": _command(path, patched_path, target, functions, opset, for_runtime),
     }

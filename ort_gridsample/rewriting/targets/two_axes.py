@@ -41,6 +41,9 @@ FIRST_OPSET = 16
 LAST_OPSET = 19
 #: The error of a coordinate, relative to the pixels that it spans: 4 roundings of a float32.
 COORDINATE_ERROR = 2.0**-22
+#: The attributes ``padding_mode`` and ``align_corners`` of the GridSamples for three axes, whose
+#: coordinates are padded before.
+PADDING_OF_SLICES = ("border", 1)
 #: The modes for three axes: two neighboring slices of X are weighted, or one is copied.
 _MODES_OF_VOLUMES = ("linear", "nearest")
 #: The types of X with three axes, which is sampled in float32: accelerators have no wider type.
@@ -78,7 +81,9 @@ def lower_grid_sample(
     check_opset(e, FIRST_OPSET)
     X_shape, grid_shape = check_grid_sample(e.prefix, X, grid, mode, padding_mode)
     r = len(X_shape) - 2
-    _check_arguments(e.prefix, X, mode, padding_mode, r)
+    refusal = refusal_of(e.prefix, X.type, mode, padding_mode, r)
+    if refusal is not None:
+        raise refusal
     image = e.input(X.name, X.type)
     # Volumes are sampled at computed coordinates, images at those of the grid.
     coordinates = input_of(e, grid) if r == 3 else e.input(grid.name, grid.type)
@@ -128,29 +133,40 @@ class _PlaneOperands(NamedTuple):
     output_lengths: Sequence[DimLike]
 
 
-def _check_arguments(name: str, X: Argument, mode: str, padding_mode: str, r: int) -> None:
-    """Check that X can be sampled with two spatial axes.
+def refusal_of(
+    name: str,
+    X_type: str,
+    mode: str,
+    padding_mode: str,
+    r: int,
+) -> GridSampleError | None:
+    """Return why a GridSample cannot be written with two spatial axes, or None.
 
-    Raises:
-        GridSampleError: it cannot.
+    Args:
+        name: the place that the error names.
+        X_type: the type of X, in :data:`ort_gridsample.spec.TYPES`.
+        mode: the mode, by its name in opset 20.
+        padding_mode: the padding mode.
+        r: the number of spatial axes.
     """
     if r > 3:
-        raise _unsupported(name, "X", f"{r + 2}-D", "at most 5-D")
+        return _unsupported(name, "X", f"{r + 2}-D", "at most 5-D")
     if r < 3 and mode not in _MODE_WORDS:
         expected = validation.format_choices(_MODE_WORDS)
-        raise _unsupported(name, "mode", repr(mode), expected)
+        return _unsupported(name, "mode", repr(mode), expected)
     if r < 3 and padding_mode not in _PADDING_MODES:
         expected = validation.format_choices(_PADDING_MODES)
-        raise _unsupported(name, "padding_mode", repr(padding_mode), expected)
+        return _unsupported(name, "padding_mode", repr(padding_mode), expected)
     if r == 3 and mode not in _MODES_OF_VOLUMES:
         expected = " or ".join(_MODES_OF_VOLUMES)
-        raise _unsupported(name, "mode", f"{mode!r} of 5-D", expected)
+        return _unsupported(name, "mode", f"{mode!r} of 5-D", expected)
     if r == 3 and PADDING_RULES[padding_mode].pads_taps:
         expected = "a padding of coordinates"
-        raise _unsupported(name, "padding_mode", f"{padding_mode!r} of 5-D", expected)
-    if r == 3 and X.type not in _TYPES_OF_VOLUMES:
+        return _unsupported(name, "padding_mode", f"{padding_mode!r} of 5-D", expected)
+    if r == 3 and X_type not in _TYPES_OF_VOLUMES:
         expected = validation.format_choices(_TYPES_OF_VOLUMES)
-        raise _unsupported(name, "X", f"of type {X.type}, 5-D", expected)
+        return _unsupported(name, "X", f"of type {X_type}, 5-D", expected)
+    return None
 
 
 def _unsupported(name: str, argument: str, found: str, expected: str) -> GridSampleError:
@@ -353,11 +369,12 @@ class _Slices:
         pixels_and_axes = zip((columns, rows), axes, strict=True)
         normalized = [normalize(pixels, axis.last, axis.span) for pixels, axis in pixels_and_axes]
         grid = e.concatenate(normalized, axis=3).astype(self.image.type)
+        padding_mode, align_corners = PADDING_OF_SLICES
         return e.op(
             "GridSample",
             self.image,
             grid,
             mode=self.mode,
-            padding_mode="border",
-            align_corners=1,
+            padding_mode=padding_mode,
+            align_corners=align_corners,
         )

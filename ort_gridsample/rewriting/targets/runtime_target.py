@@ -1,0 +1,88 @@
+"""The target of a runtime: for each node, the first of several targets whose nodes it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import product
+
+from ...detection.match import Match
+from ...detection.runtime_verdicts import NodeForm, form_of, is_refused
+from ...dialects.registry import PRIMITIVES, TWO_AXES
+from ...graph.runtimes import Runtime
+from . import Target, TargetSelector, two_axes
+
+
+class RuntimeTarget(TargetSelector):
+    """Write each node by the first target that can, and whose nodes the runtime does not refuse.
+
+    Args:
+        runtime: the runtime.
+        writers: the name of a target -> the target, in the order in which they are tried.
+        composites: the name of the dialect whose composite nodes stay, or "".
+    """
+
+    replaces_decomposed = False
+
+    def __init__(
+        self, runtime: Runtime, writers: Mapping[str, Target], *, composites: str = ""
+    ) -> None:
+        self._runtime = runtime
+        self._writers = writers
+        self.name = composites
+        self.has_allowzero = runtime.has_allowzero
+
+    def target_for(self, match: Match) -> Target | None:
+        for name, writer in self._writers.items():
+            if self._is_suitable(name, match):
+                return writer.target_for(match)
+        return None
+
+    def _is_suitable(self, name: str, match: Match) -> bool:
+        """Whether the target can write a node, in a form that the runtime is not known to refuse.
+
+        A target that leaves the node as it is can write it.
+        """
+        record = match.record
+        if name == PRIMITIVES:
+            return True
+        form = form_of(record, max(match.opset, two_axes.FIRST_OPSET))
+        if name == TWO_AXES:
+            if record.operator != "GridSample":
+                return True  # the target writes basic operators
+            if not _can_be_planar(form):
+                return False
+            form = _planar(form)
+        return not is_refused(self._runtime, form)
+
+
+def _can_be_planar(form: NodeForm) -> bool:
+    """Whether a GridSample can be written with two spatial axes, as far as it is known."""
+    cases = product(form.types, form.modes, form.padding_modes, form.axes)
+    return not any(two_axes.refusal_of("", *case) for case in cases)
+
+
+def _planar(form: NodeForm) -> NodeForm:
+    """Return the form of the nodes that a GridSample becomes with two spatial axes."""
+    planar = replace(
+        form,
+        opset=two_axes.FIRST_OPSET,
+        axes=(2,),
+        types=_without_bfloat16(form.types),
+        grid_types=_without_bfloat16(form.grid_types),
+    )
+    if form.axes != (3,):
+        return planar
+    padding_mode, align_corners = two_axes.PADDING_OF_SLICES
+    return replace(
+        planar,
+        padding_modes=(padding_mode,),
+        align_corners=(align_corners,),
+        types=("float32",),
+        grid_types=("float32",),
+    )
+
+
+def _without_bfloat16(types: Iterable[str]) -> tuple[str, ...]:
+    """Return the types of the GridSamples for inputs of these types."""
+    return tuple("float32" if name == "bfloat16" else name for name in types)
