@@ -240,9 +240,7 @@ def check_padding(padding: Padding, axis_of: Callable[..., Axis]) -> None:
     for align_corners in (False, True):
         with _programs(), np.errstate(all="ignore"):
             lengths = CheckedValues(np.array(LENGTHS, TYPE)[:, None])
-            axis = axis_of(
-                lengths, align_corners, may_be_single=True, maximum=CHECKED.maximum
-            )
+            axis = axis_of(lengths, align_corners, may_be_single=True, maximum=CHECKED.maximum)
             coordinates = CheckedValues(np.zeros((len(LENGTHS), 1), TYPE))
             padding.pad(CHECKED, coordinates, axis)
         for length in LENGTHS:
@@ -262,7 +260,9 @@ def _check_padding_on(padding: Padding, axis: Axis) -> None:
         _require(
             0 < period < np.inf, f"the period of {axis.length} pixels is {period}, expected above 0"
         )
-        _require(not padding.zero_outside, "a padding with a period has no taps outside that count as 0")
+        _require(
+            not padding.zero_outside, "a padding with a period has no taps outside that count as 0"
+        )
         first = -period
         last = period + axis.last if padding.pads_taps else period
     x = np.arange(first, last + 0.25, 0.25, dtype=TYPE)
@@ -373,9 +373,7 @@ def _check_weights(mode: Mode, distances: Array) -> None:
         with np.errstate(all="ignore"):
             weights = function(t)
         shape = (mode.taps, len(distances))
-        _require(
-            weights.shape == shape, f"weights are of shape {weights.shape}, expected {shape}"
-        )
+        _require(weights.shape == shape, f"weights are of shape {weights.shape}, expected {shape}")
         _require(bool(np.isfinite(weights).all()), "weights are not finite")
         by_type[dtype] = weights
         eps = float(np.finfo(dtype).eps)

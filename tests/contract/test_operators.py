@@ -98,7 +98,7 @@ def type_cells() -> list[Any]:
 
 @pytest.mark.usefixtures("numpy_core")
 @pytest.mark.parametrize(("X_type", "grid_type", "way"), type_cells())
-@pytest.mark.parametrize(("rank", "opset"), zip(RANKS, OPSETS, strict=True))
+@pytest.mark.parametrize(("rank", "opset"), list(zip(RANKS, OPSETS, strict=True)))
 def test_sample_of_any_types_in_any_way_matches_the_oracle(
     X_type: str, grid_type: str, way: str, rank: int, opset: int
 ) -> None:
