@@ -29,6 +29,7 @@ from support.exported_models import (
     stored_arrays,
 )
 from support.foreign_nodes import (
+    ALIGNED_BORDER,
     DIALECTS,
     GRID_3D,
     MMCV_ATTRIBUTES,
@@ -45,8 +46,6 @@ from support.graphs import FEEDS, GRID, MODELS, X, all_nodes, assert_same_output
 from support.models import PRIMITIVES, grid_sample_model, parsed
 from support.paths import open_native, open_session
 
-#: Those of the models in DIALECTS.
-ALIGNED_BORDER = Attributes("linear", "border", True)
 NEAREST = Attributes("nearest", "zeros", False)
 FEEDS_3D = {"X": X_3D, "grid": GRID_3D}
 

@@ -1,6 +1,7 @@
 """Models with nodes of every dialect, written by hand."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from functools import partial
 
 import numpy as np
@@ -9,16 +10,34 @@ from onnx import helper, parser
 
 import ort_gridsample as ogs
 from ort_gridsample.graph.scope import scopes_of
+from support.cases import Attributes
 from support.graphs import GRID, SIGNATURE, X
 from support.models import parsed
 
 X_3D = np.random.default_rng(2).standard_normal((2, 3, 4, 5, 6)).astype(np.float32)
 GRID_3D = np.random.default_rng(3).uniform(-1.3, 1.3, (2, 3, 4, 5, 3)).astype(np.float32)
 
-# One mode, padding and alignment (linear, border, aligned) in three spellings.
-MMCV_ATTRIBUTES = {"interpolation_mode": 0, "padding_mode": 1, "align_corners": 1}
-WORD_ATTRIBUTES = {"mode": "bilinear", "padding_mode": "border", "align_corners": 1}
-ONNXPARSER_ATTRIBUTES = {"interpolationmode": 0, "paddingmode": 1, "aligncorners": 1}
+#: PyTorch's integers for modes and paddings.
+MODE_CODES = {"linear": 0, "nearest": 1, "cubic": 2}
+PADDING_CODES = {"zeros": 0, "border": 1, "reflection": 2}
+#: The words of modes before opset 20.
+OLDER_WORDS = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}
+
+
+def codes(
+    attributes: Attributes, names: Sequence[str] = ("interpolation_mode", "padding_mode")
+) -> dict[str, int]:
+    """Return the attributes as integers, the first two with these names."""
+    mode, padding_mode, align_corners = astuple(attributes)
+    values = MODE_CODES[mode], PADDING_CODES[padding_mode], int(align_corners)
+    align_name = "aligncorners" if names[1] == "paddingmode" else "align_corners"
+    return dict(zip((*names, align_name), values, strict=True))
+
+
+#: One mode, padding and alignment in two spellings.
+ALIGNED_BORDER = Attributes("linear", "border", True)
+MMCV_ATTRIBUTES = codes(ALIGNED_BORDER)
+ONNXPARSER_ATTRIBUTES = codes(ALIGNED_BORDER, ("interpolationmode", "paddingmode"))
 
 
 def node_text(op_type: str, domain: str, attributes: Mapping[str, object]) -> str:
@@ -50,11 +69,12 @@ def sampler_model(
     opset: int = 11,
     axes: int = 2,
     inputs: str = "X, grid",
+    constants: str = "",
     **attributes: object,
 ) -> onnx.ModelProto:
     """Return a model of one node, ``warp``, that samples X at grid.
 
-    ``inputs`` of the node may name the constants ``mode``, ``padding`` and ``align``.
+    ``inputs`` of the node may name the ``constants``.
     """
     dims = [f"d{i}" for i in range(axes)]
     X_dims = ", ".join(dims)
@@ -62,59 +82,78 @@ def sampler_model(
     X = f"float[N, C, {X_dims}] X"
     grid = f"float[N, {Y_dims}, {axes}] grid"
     Y = f"float[N, C, {Y_dims}] Y"
-    constants = ""
-    if "align" in inputs:
-        constants = "int64 mode = {0}, int64 padding = {1}, bool align = {1}"
     node = node_text(op_type, domain, attributes)
     model = parsed(f"g ({X}, {grid}) => ({Y}) <{constants}> {{ Y = {node} ({inputs}) }}", opset)
     model.graph.node[0].name = "warp"
     return model
 
 
-constant_input_sampler = partial(sampler_model, opset=13, inputs="X, grid, mode, padding, align")
+def constant_input_sampler(
+    op_type: str, domain: str, attributes: Attributes = ALIGNED_BORDER, **other: object
+) -> onnx.ModelProto:
+    """Return a model as :func:`sampler_model`, whose node has its attributes as constant inputs."""
+    mode, padding, align = codes(attributes).values()
+    constants = f"int64 mode = {{{mode}}}, int64 padding = {{{padding}}}, bool align = {{{align}}}"
+    inputs = "X, grid, mode, padding, align"
+    return sampler_model(op_type, domain, 13, inputs=inputs, constants=constants, **other)
 
 
-#: One model of each dialect, at the opset and with the attributes that its exporter writes.
-#: All compute the same.
-DIALECTS = {
-    "com.microsoft": sampler_model("GridSample", "com.microsoft", 12, **WORD_ATTRIBUTES),
-    "mmcv": sampler_model("grid_sampler", "mmcv", **MMCV_ATTRIBUTES),
-    "mmdeploy": sampler_model("grid_sampler", "mmdeploy", 13, **MMCV_ATTRIBUTES),
-    "GridSampler": sampler_model(
-        "GridSampler", "", plugin_version="1", plugin_namespace="", **MMCV_ATTRIBUTES
-    ),
-    "GridSampler of a domain": sampler_model("GridSampler", "custom.plugins", **MMCV_ATTRIBUTES),
-    "GridSample3D": sampler_model("GridSample3D", "", 16, axes=3, **MMCV_ATTRIBUTES),
-    "GridSample3D, renamed": sampler_model(
-        "GridSample3D", "", 20, axes=3, **WORD_ATTRIBUTES | {"mode": "linear"}
-    ),
-    "GridSample3D, renamed before 20": sampler_model(
-        "GridSample3D", "", 16, axes=3, **WORD_ATTRIBUTES
-    ),
-    "GridSampler of onnxparser-trt-plugin-sample": sampler_model(
-        "GridSampler", "", 10, **ONNXPARSER_ATTRIBUTES
-    ),
-    "GridSampler of myonnx_plugin": sampler_model(
-        "GridSampler", "myonnx_plugin", **ONNXPARSER_ATTRIBUTES
-    ),
-    "GridSample of a plugin": sampler_model(
-        "GridSample", "", mode=0, padding_mode=1, align_corners=1
-    ),
-    "GridSample of another plugin": sampler_model("GridSample", "", **ONNXPARSER_ATTRIBUTES),
-    "mmcv without its domain": sampler_model("grid_sampler", "", **MMCV_ATTRIBUTES),
-    "mmdeploy without its domain": sampler_model("grid_sampler", "", 13, **MMCV_ATTRIBUTES),
-    "onnxservice": sampler_model("grid_sampler", "onnxservice", **MMCV_ATTRIBUTES),
-    "onnxservice, with constants": constant_input_sampler("grid_sampler", "onnxservice"),
-    "aten::grid_sampler": constant_input_sampler("grid_sampler", "aten"),
-    "aten::grid_sampler_2d": sampler_model("grid_sampler_2d", "aten", **MMCV_ATTRIBUTES),
-    "aten::grid_sampler_3d": sampler_model("grid_sampler_3d", "aten", axes=3, **MMCV_ATTRIBUTES),
-    "org.pytorch.aten::grid_sampler": constant_input_sampler("grid_sampler", "org.pytorch.aten"),
-    "ATen": constant_input_sampler(
-        "ATen", "org.pytorch.aten", operator="grid_sampler", overload_name=""
-    ),
-    "ATen with attributes": sampler_model(
-        "ATen", "aten", operator="grid_sampler_2d", **MMCV_ATTRIBUTES
-    ),
+def models_of_dialects(attributes: Attributes) -> dict[str, onnx.ModelProto]:
+    """Return a model of each dialect, at the opset and as its exporter writes it.
+
+    All have these attributes, and compute the same.
+    """
+    mode, padding_mode, align_corners = astuple(attributes)
+    words = {
+        "mode": OLDER_WORDS[mode],
+        "padding_mode": padding_mode,
+        "align_corners": int(align_corners),
+    }
+    mmcv = codes(attributes)
+    onnxparser = codes(attributes, ("interpolationmode", "paddingmode"))
+    plugin = codes(attributes, ("mode", "padding_mode"))
+    with_constants = partial(constant_input_sampler, attributes=attributes)
+    return {
+        "com.microsoft": sampler_model("GridSample", "com.microsoft", 12, **words),
+        "mmcv": sampler_model("grid_sampler", "mmcv", **mmcv),
+        "mmdeploy": sampler_model("grid_sampler", "mmdeploy", 13, **mmcv),
+        "GridSampler": sampler_model(
+            "GridSampler", "", plugin_version="1", plugin_namespace="", **mmcv
+        ),
+        "GridSampler of a domain": sampler_model("GridSampler", "custom.plugins", **mmcv),
+        "GridSample3D": sampler_model("GridSample3D", "", 16, axes=3, **mmcv),
+        "GridSample3D, renamed": sampler_model(
+            "GridSample3D", "", 20, axes=3, **words | {"mode": mode}
+        ),
+        "GridSample3D, renamed before 20": sampler_model("GridSample3D", "", 16, axes=3, **words),
+        "GridSampler of onnxparser-trt-plugin-sample": sampler_model(
+            "GridSampler", "", 10, **onnxparser
+        ),
+        "GridSampler of myonnx_plugin": sampler_model("GridSampler", "myonnx_plugin", **onnxparser),
+        "GridSample of a plugin": sampler_model("GridSample", "", **plugin),
+        "GridSample of another plugin": sampler_model("GridSample", "", **onnxparser),
+        "mmcv without its domain": sampler_model("grid_sampler", "", **mmcv),
+        "mmdeploy without its domain": sampler_model("grid_sampler", "", 13, **mmcv),
+        "onnxservice": sampler_model("grid_sampler", "onnxservice", **mmcv),
+        "onnxservice, with constants": with_constants("grid_sampler", "onnxservice"),
+        "aten::grid_sampler": with_constants("grid_sampler", "aten"),
+        "aten::grid_sampler_2d": sampler_model("grid_sampler_2d", "aten", **mmcv),
+        "aten::grid_sampler_3d": sampler_model("grid_sampler_3d", "aten", axes=3, **mmcv),
+        "org.pytorch.aten::grid_sampler": with_constants("grid_sampler", "org.pytorch.aten"),
+        "ATen": with_constants(
+            "ATen", "org.pytorch.aten", operator="grid_sampler", overload_name=""
+        ),
+        "ATen with attributes": sampler_model("ATen", "aten", operator="grid_sampler_2d", **mmcv),
+    }
+
+
+DIALECTS = models_of_dialects(ALIGNED_BORDER)
+#: The nodes that may lack all attributes, which are then linear, zeros and not aligned.
+WITHOUT_ATTRIBUTES = {
+    "dialect com.microsoft": sampler_model("GridSample", "com.microsoft", 12),
+    "dialect GridSample3D": sampler_model("GridSample3D", "", 16, axes=3),
+    "standard of opset 16": sampler_model("GridSample", "", 16),
+    "standard of opset 20": sampler_model("GridSample", "", 20),
 }
 
 
