@@ -19,9 +19,12 @@ from support import faults, oracle, paths
 from support.cases import RANKS, SESSION_TYPES, USUAL, Attributes, dtype_of, matrix
 from support.compare import about, assert_matches, type_name
 from support.foreign_nodes import (
+    AFFINE_FEEDS,
+    AFFINE_SIZE,
     ALIGNED_BORDER,
     DIALECTS,
     WITHOUT_ATTRIBUTES,
+    affine_grid_generators,
     feeds_for,
     models_of_dialects,
 )
@@ -161,6 +164,22 @@ OTHER_VALUES: dict[str, Form] = {
         for name, model in WITHOUT_ATTRIBUTES.items()
     },
 }
+
+
+class AffineForm(Form):
+    """PyTorch's node for an AffineGrid, with aligned corners."""
+
+    @cached_property
+    def expected(self) -> list[np.ndarray]:
+        grid = oracle.affine_grid(self.feeds["theta"], AFFINE_SIZE, True)
+        return [grid.astype(np.float32)]
+
+
+OTHER_VALUES |= {
+    f"dialect {name}": AffineForm(model, AFFINE_FEEDS)
+    for name, model in affine_grid_generators().items()
+}
+
 #: Models of nodes at every place where a node can be, and of every dialect.
 FORMS: dict[str, Form] = {
     **{
@@ -206,8 +225,8 @@ def test_nodes_at_any_place_and_of_any_dialect_have_the_outputs_of_the_oracle(
 
 
 MATRIX_OF_VALUES = MATRIX._replace(form_of=OTHER_VALUES.__getitem__, library="(?!)")
-#: The ways that read the values of a node in different code, and the ones that are cheap.
-VALUE_WAYS = ("ai.onnx", "provider", "evaluator")
+#: Ways that read the values of a node in different code.
+VALUE_WAYS = ("python", "ai.onnx", "primitives", "provider", "evaluator")
 
 
 @pytest.mark.parametrize(

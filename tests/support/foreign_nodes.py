@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from functools import partial
+from itertools import product
 
 import numpy as np
 import onnx
@@ -151,10 +152,41 @@ DIALECTS = models_of_dialects(ALIGNED_BORDER)
 #: The nodes that may lack all attributes, which are then linear, zeros and not aligned.
 WITHOUT_ATTRIBUTES = {
     "dialect com.microsoft": sampler_model("GridSample", "com.microsoft", 12),
-    "dialect GridSample3D": sampler_model("GridSample3D", "", 16, axes=3),
+    # SparseOcc's exporter renames the node, and removes its attributes.
+    "dialect GridSample3D": sampler_model(
+        "GridSample3D", "", 16, axes=3, version=1, namespace="", name="GridSample3D"
+    ),
     "standard of opset 16": sampler_model("GridSample", "", 16),
     "standard of opset 20": sampler_model("GridSample", "", 20),
 }
+
+
+#: Domain, operator and attributes. Without an attribute, align_corners is an input.
+_AFFINE_GRID_GENERATORS: list[tuple[str, str, dict[str, object]]] = [
+    ("org.pytorch.aten", "affine_grid_generator", {}),
+    ("org.pytorch.aten", "ATen", {"operator": "affine_grid_generator", "overload_name": ""}),
+    ("", "affine_grid_generator", {"align_corners": 1}),
+    ("onnxservice", "affine_grid_generator", {"align_corners": 1}),
+]
+AFFINE_SIZE = (2, 3, 4, 5)
+AFFINE_FEEDS = {"theta": np.array([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.2]]] * 2, np.float32)}
+
+
+def affine_grid_generators() -> dict[str, onnx.ModelProto]:
+    """Return models of PyTorch's node for an aligned AffineGrid, by their names."""
+    models = {}
+    for (domain, op_type, fixed), size in product(_AFFINE_GRID_GENERATORS, ("input", "attribute")):
+        inputs = ["theta", "size" if size == "input" else ""]
+        if "align_corners" not in fixed:
+            inputs.append("align")
+        attributes = fixed | ({"size": list(AFFINE_SIZE)} if size == "attribute" else {})
+        lengths = ", ".join(map(str, AFFINE_SIZE))
+        models[f"{domain}::{op_type}, size is an {size}"] = parser.parse_model(f"""
+            <ir_version: 8, opset_import: ["": 14, "{domain or "none"}": 1]>
+            g (float[2, 2, 3] theta) => (float[2, 4, 5, 2] grid)
+            <int64[4] size = {{{lengths}}}, bool align = {{1}}> {{
+                grid = {node_text(op_type, domain, attributes)} ({", ".join(inputs)}) }}""")
+    return models
 
 
 def feeds_for(model: onnx.ModelProto) -> dict[str, np.ndarray]:
