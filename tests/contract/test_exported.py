@@ -3,10 +3,15 @@
 import re
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import metadata
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,13 +23,17 @@ from support import faults
 from support.exported_models import (
     EXPORTED_FOLDER,
     EXPORTED_MODELS,
+    MAX_QUICK_BYTES,
     WITHOUT_NATIVE_KERNELS,
     Arrays,
     run_stored_inputs,
     stored_arrays,
 )
 from support.graphs import all_nodes
+from support.models import PRIMITIVES
 from support.parameters import with_slow
+from support.paths import provider_options
+from support.ways import way_param
 
 OPTIONS = {"disabled_optimizers": ["MatmulTransposeFusion"]} if faults.FUSED_WITHOUT_KERNEL else {}
 RUNNABLE_MODELS = [path for path in EXPORTED_MODELS if path.stem not in WITHOUT_NATIVE_KERNELS]
@@ -40,15 +49,17 @@ def sampling_operators(model: onnx.ModelProto) -> Operators:
     )
 
 
-def assert_close(outputs: Arrays, expected_outputs: Arrays) -> None:
-    """Check each output to 1e-5 of its largest magnitude: libraries sum in different orders."""
+def assert_close(outputs: Arrays, expected_outputs: Arrays, tolerance: float = 1e-5) -> None:
+    """Check each output, relative to its largest magnitude: libraries sum in different orders."""
     assert outputs.keys() == expected_outputs.keys()
     for name, expected in expected_outputs.items():
         assert outputs[name].dtype == expected.dtype
         is_finite = np.isfinite(expected)  # logits of padding are -inf
         scale = float(np.abs(expected[is_finite]).max())
         assert scale > 0
-        np.testing.assert_allclose(outputs[name], expected, rtol=0, atol=1e-5 * scale, err_msg=name)
+        np.testing.assert_allclose(
+            outputs[name], expected, rtol=0, atol=tolerance * scale, err_msg=name
+        )
 
 
 def test_exported_models_have_every_opset_operator_and_body() -> None:
@@ -91,22 +102,73 @@ def expected_outputs_of(path: Path) -> Arrays:
     return run_stored_inputs(ort.InferenceSession(path), path)
 
 
-@every_exported_model
-def test_session_of_an_exported_model_has_the_outputs_of_onnxruntime(path: Path) -> None:
-    faults.skip_unread(onnx.load(path))
-    outputs = run_stored_inputs(ogs.InferenceSession(path, **OPTIONS), path)
-    assert_close(outputs, expected_outputs_of(path))
+def open_exported(path: Path) -> ort.InferenceSession:
+    return ogs.InferenceSession(path, **OPTIONS)
 
 
-@every_exported_model
-def test_patched_file_of_an_exported_model_has_the_outputs_of_onnxruntime(
-    path: Path, tmp_path: Path
-) -> None:
+def open_patched(path: Path) -> ort.InferenceSession:
+    with tempfile.TemporaryDirectory() as folder:
+        patched_path = Path(folder) / "patched.onnx"
+        onnx.save(ogs.patch_model(path), patched_path)
+        return ort.InferenceSession(patched_path, ogs.register(), **OPTIONS)
+
+
+def open_lowered(path: Path, functions: bool) -> ort.InferenceSession:
+    """Lower a model; check its operators."""
+    model = onnx.load(path)
+    lowered = ogs.patch_model(model, target="primitives", functions=functions)
+    onnx.checker.check_model(lowered)
+    added = operators_of(lowered) - operators_of(model)
+    domains = {"", "ort_gridsample.primitives"} if functions else {""}
+    assert {domain for domain, _ in added} <= domains
+    assert {op_type for domain, op_type in added if domain == ""} <= PRIMITIVES
+    assert not sampling_operators(lowered)
+    return ort.InferenceSession(lowered.SerializeToString(), **OPTIONS)
+
+
+def operators_of(model: onnx.ModelProto) -> set[tuple[str, str]]:
+    return {(node.domain, node.op_type) for node in all_nodes(model)}
+
+
+def open_on_provider(path: Path) -> ort.InferenceSession:
+    """Open the unmodified file; check that all of its sampling nodes run on the provider."""
+    session = ort.InferenceSession(path, provider_options())
+    providers = {
+        subgraph.ep_name
+        for subgraph in session.get_provider_graph_assignment_info()
+        for node in subgraph.get_nodes()
+        if node.op_type in ogs.spec.OPERATORS
+    }
+    assert providers == {ogs.register_provider()}
+    return session
+
+
+#: The name of a way -> how it opens a file, and the largest error.
+DELIVERIES: dict[str, tuple[Callable[[Path], ort.InferenceSession], float]] = {
+    "session": (open_exported, 1e-5),
+    "patched file": (open_patched, 1e-5),
+    "provider": (open_on_provider, 3e-5),
+    "primitives": (partial(open_lowered, functions=False), 2e-5),
+    "functions": (partial(open_lowered, functions=True), 2e-5),
+}
+
+
+def cells() -> Iterator[Any]:
+    """Yield each model with each way. Every other model is lowered to functions, to save time."""
+    for (index, path), way in product(enumerate(EXPORTED_MODELS), DELIVERIES):
+        if way == ("functions" if index % 2 else "primitives"):
+            continue
+        is_slow = path not in RUNNABLE_MODELS
+        if way not in ("session", "patched file"):
+            is_slow = path.stat().st_size > MAX_QUICK_BYTES
+        yield way_param(path, way=way, marks=[pytest.mark.slow] if is_slow else [], id=path.stem)
+
+
+@pytest.mark.parametrize(("path", "way"), [*cells()])
+def test_exported_model_has_the_outputs_of_onnxruntime_in_every_way(path: Path, way: str) -> None:
     faults.skip_unread(onnx.load(path))
-    patched_path = tmp_path / "patched.onnx"
-    onnx.save(ogs.patch_model(path), patched_path)
-    session = ort.InferenceSession(patched_path, ogs.register(), **OPTIONS)
-    assert_close(run_stored_inputs(session, path), expected_outputs_of(path))
+    open_file, tolerance = DELIVERIES[way]
+    assert_close(run_stored_inputs(open_file(path), path), expected_outputs_of(path), tolerance)
 
 
 @every_exported_model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -17,7 +18,16 @@ import ort_gridsample as ogs
 from support import faults, oracle, paths
 from support.cases import RANKS, SESSION_TYPES, USUAL, Attributes, dtype_of, matrix
 from support.compare import about, assert_matches, type_name
-from support.foreign_nodes import DIALECTS, feeds_for
+from support.foreign_nodes import (
+    AFFINE_FEEDS,
+    AFFINE_SIZE,
+    ALIGNED_BORDER,
+    DIALECTS,
+    WITHOUT_ATTRIBUTES,
+    affine_grid_generators,
+    feeds_for,
+    models_of_dialects,
+)
 from support.forms import Form
 from support.graphs import FEEDS, MODELS
 from support.models import grid_sample_model
@@ -98,7 +108,7 @@ def type_cells() -> list[Any]:
 
 @pytest.mark.usefixtures("numpy_core")
 @pytest.mark.parametrize(("X_type", "grid_type", "way"), type_cells())
-@pytest.mark.parametrize(("rank", "opset"), list(zip(RANKS, OPSETS, strict=True)))
+@pytest.mark.parametrize(("rank", "opset"), [*zip(RANKS, OPSETS, strict=True)])
 def test_sample_of_any_types_in_any_way_matches_the_oracle(
     X_type: str, grid_type: str, way: str, rank: int, opset: int
 ) -> None:
@@ -124,14 +134,51 @@ def form_of_graph(name: str, condition: bool) -> Form:
     return Form(model, FEEDS | {"c": np.array(condition)}, tolerance=1e-4)
 
 
+@dataclass(frozen=True)
 class DialectForm(Form):
-    """A node of a dialect, whose mode is linear, whose padding is border, and which is aligned."""
+    """A node of a dialect.
+
+    Attributes:
+        attributes: its mode, padding and alignment.
+    """
+
+    attributes: Attributes = ALIGNED_BORDER
 
     @cached_property
     def expected(self) -> list[np.ndarray]:
         X, grid = self.feeds.values()
-        return [oracle.grid_sample(X, grid, "linear", "border", True).values.astype(X.dtype)]
+        return [oracle.grid_sample(X, grid, *astuple(self.attributes)).values.astype(X.dtype)]
 
+
+#: For each dialect other values than those of DIALECTS, and nodes that have none.
+NEAREST_REFLECTION = Attributes("nearest", "reflection", False)
+OTHER_VALUES: dict[str, Form] = {
+    **{
+        f"dialect {name}": DialectForm(model, feeds_for(model), attributes=NEAREST_REFLECTION)
+        for name, model in models_of_dialects(NEAREST_REFLECTION).items()
+    },
+    **{
+        f"{name} without attributes": DialectForm(
+            model, feeds_for(model), attributes=Attributes("linear", "zeros", False)
+        )
+        for name, model in WITHOUT_ATTRIBUTES.items()
+    },
+}
+
+
+class AffineForm(Form):
+    """PyTorch's node for an AffineGrid, with aligned corners."""
+
+    @cached_property
+    def expected(self) -> list[np.ndarray]:
+        grid = oracle.affine_grid(self.feeds["theta"], AFFINE_SIZE, True)
+        return [grid.astype(np.float32)]
+
+
+OTHER_VALUES |= {
+    f"dialect {name}": AffineForm(model, AFFINE_FEEDS)
+    for name, model in affine_grid_generators().items()
+}
 
 #: Models of nodes at every place where a node can be, and of every dialect.
 FORMS: dict[str, Form] = {
@@ -175,3 +222,17 @@ def test_nodes_at_any_place_and_of_any_dialect_have_the_outputs_of_the_oracle(
     name: str, way: str
 ) -> None:
     MATRIX.run(name, way)
+
+
+MATRIX_OF_VALUES = MATRIX._replace(form_of=OTHER_VALUES.__getitem__, library="(?!)")
+#: Ways that read the values of a node in different code.
+VALUE_WAYS = ("python", "ai.onnx", "primitives", "provider", "evaluator")
+
+
+@pytest.mark.parametrize(
+    ("name", "way"), MATRIX_OF_VALUES.cells(OTHER_VALUES, [*WAYS.keys() - VALUE_WAYS])
+)
+def test_values_and_defaults_of_any_dialect_have_the_outputs_of_the_oracle(
+    name: str, way: str
+) -> None:
+    MATRIX_OF_VALUES.run(name, way)

@@ -17,9 +17,10 @@ from onnx import shape_inference
 import ort_gridsample as ogs
 from support.cases import ATTRIBUTES, Attributes
 from support.compare import assert_identical
+from support.fused_models import saved_by_session
 from support.grid_forms import MAX_SOURCES
 from support.models import function_of, parsed
-from support.paths import HAS_COMPILED_OPS, quiet_options
+from support.paths import HAS_COMPILED_OPS
 from support.pixel_graphs import OPERATIONS, GraphBuilder, Shape
 from support.ways import WAYS, Arrays, Runner, way_param
 
@@ -204,11 +205,7 @@ def test_fused_random_chain_has_the_output_of_the_graph(
 def saved_model(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model that onnxruntime saves of a session."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "saved.onnx"
-        options = quiet_options()
-        options.optimized_model_filepath = str(path)
-        ogs.InferenceSession(model, options, nodes="all")
-        return onnx.load(path)
+        return saved_by_session(model, Path(folder) / "saved.onnx", nodes="all")
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)

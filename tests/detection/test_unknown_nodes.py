@@ -1,6 +1,7 @@
 """Nodes that neither onnxruntime nor this package knows, beside sampling nodes."""
 
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import ort_gridsample as ogs
 from ort_gridsample.cli import main
 from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.session.known_operators import unknown_operators
+from support.faults import needs_named_nodes
 from support.models import parsed
 
 STAY = "these nodes stay. The installed onnxruntime does not know their operators, and"
@@ -90,7 +92,18 @@ def assert_named(text: str, operators: dict[str, list[str]]) -> None:
     assert " ".join(named.split()) == expected
 
 
-all_models = pytest.mark.parametrize(("text", "operators"), MODELS.values(), ids=MODELS)
+def _needs(text: str) -> list[pytest.MarkDecorator]:
+    """Return the mark of a model with a node that has a name in brackets."""
+    return [needs_named_nodes] if re.search(r"\[\w+\] \w+ =", text) else []
+
+
+all_models = pytest.mark.parametrize(
+    ("text", "operators"),
+    [
+        pytest.param(text, operators, id=name, marks=_needs(text))
+        for name, (text, operators) in MODELS.items()
+    ],
+)
 
 
 @all_models
@@ -156,12 +169,14 @@ def test_error_of_a_session_about_something_else_is_unchanged() -> None:
     assert STAY not in str(refused.value)
 
 
+@needs_named_nodes
 def test_session_of_a_model_without_sampling_nodes_names_unknown_operators() -> None:
     with pytest.raises(Exception, match="is not a registered") as refused:
         ogs.InferenceSession(model_of("{ [n] Y = mmdeploy.MMCVRoiAlign (X) }"))
     assert_named(str(refused.value), {"mmdeploy::MMCVRoiAlign": ["n"]})
 
 
+@needs_named_nodes
 def test_session_of_an_operator_of_a_domain_without_import_names_it() -> None:
     model = model_of("{ S = SAMPLER (X, G) [n] Y = other.Unknown (S) }")
     with pytest.raises(Exception, match="No opset import") as refused:

@@ -40,10 +40,10 @@ from support.attention_models import op_model, operands
 from support.built_library import HAS_ZIG, built_library, needs_linker
 from support.cases import Attributes
 from support.compare import refusal
-from support.fused_models import transformer, transformer_feeds
+from support.fused_models import saved_by_session, transformer, transformer_feeds
 from support.library_calls import inputs_of_calls, is_in_library, outputs_of
 from support.models import affine_grid_model, grid_sample_model, loose
-from support.paths import HAS_PROVIDER, HAS_PYTHON_OPS, needs_python_ops, quiet_options
+from support.paths import HAS_PROVIDER, HAS_PYTHON_OPS, needs_python_ops
 from support.pixel_graphs import GraphBuilder
 from support.processes import run_json_program, run_program, run_script
 
@@ -94,7 +94,7 @@ def sample_models() -> dict[str, Sample]:
     affine = ogs.patch_model(loose(affine_grid_model("float32", 2, True)), target="compiled")
     size = np.array([2, 3, 4, 5])
     samples["AffineGrid"] = Sample(affine, {"theta": THETA, "size": size})
-    fused_affine = saved_by_session(transformer(attributes=Attributes()))
+    fused_affine = fused_by_session(transformer(attributes=Attributes()))
     samples["fused AffineGrid"] = Sample(fused_affine, transformer_feeds())
     samples["fused program"] = fused_program()
     assert [name for name, sample in samples.items() if has_fused_op(sample.model)] == [
@@ -130,17 +130,14 @@ def fused_program() -> Sample:
     """Return a model of a GridSample that is fused with the arithmetic of its grid."""
     graph = GraphBuilder()
     grid = graph.apply(graph.add_input("coords", 1, 3, 4, 2), ("Mul", 0.1), ("Sub", 0.5))
-    model = saved_by_session(graph.model(grid, (1, 1, 5, 6)))
+    model = fused_by_session(graph.model(grid, (1, 1, 5, 6)))
     return Sample(model, {name: np.asarray(value) for name, value in graph.feeds.items()})
 
 
-def saved_by_session(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model that a session saves, in which nodes are fused."""
-    options = quiet_options()
+def fused_by_session(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with the fused ops that a session writes."""
     with tempfile.TemporaryDirectory() as folder:
-        options.optimized_model_filepath = str(Path(folder) / "saved.onnx")
-        ogs.InferenceSession(model, options)
-        return onnx.load(options.optimized_model_filepath)
+        return saved_by_session(model, Path(folder) / "saved.onnx")
 
 
 def has_fused_op(model: onnx.ModelProto) -> bool:

@@ -193,11 +193,14 @@ def test_helper_nodes_are_removed_when_the_opset_is_raised() -> None:
 @pytest.fixture
 def chained_half_model() -> onnx.ModelProto:
     """Two nodes in float16: the second one samples the output of the first one."""
-    return parser.parse_model("""
+    model = parser.parse_model("""
         <ir_version: 8, opset_import: ["": 20]>
         g (float16[1,2,4,5] X, float[1,3,3,2] G) => (float16[1,2,3,3] Y) {
-            [a] A = GridSample (X, G)
-            [b] Y = GridSample (A, G) }""")
+            A = GridSample (X, G)
+            Y = GridSample (A, G) }""")
+    for node, name in zip(model.graph.node, "ab", strict=True):
+        node.name = name
+    return model
 
 
 #: The targets of the nodes a and b.

@@ -218,11 +218,11 @@ def test_batch_normalization_by_element_is_refused() -> None:
     ones = ", ".join(["1.0"] * 72)
     model = old_model(
         f"""s = Constant <value = float[2,6,6] {{{ones}}}> ()
-        [bn] V = BatchNormalization <spatial = 0> (X, s, s, s, s)""",
+        V = BatchNormalization <spatial = 0> (X, s, s, s, s)""",
         7,
     )
     error = refusal(ogs.patch_model, model, target="ai.onnx", opset=16)
-    assert error.where == "BatchNormalization node 'bn'"
+    assert error.where == "BatchNormalization node with output 'V'"
 
 
 #: Nodes that the converter may leave in a model -> the argument of the error.

@@ -24,11 +24,10 @@ from support.cases import Attributes
 from support.compare import refusal
 from support.exported_models import (
     EXPORTED_MODELS,
-    WITHOUT_NATIVE_KERNELS,
     slow_if_large,
-    stored_arrays,
 )
 from support.foreign_nodes import (
+    ALIGNED_BORDER,
     DIALECTS,
     GRID_3D,
     MMCV_ATTRIBUTES,
@@ -38,15 +37,12 @@ from support.foreign_nodes import (
     constant_input_sampler,
     feeds_for,
     model_of_nodes,
-    node_text,
     sampler_model,
 )
-from support.graphs import FEEDS, GRID, MODELS, X, all_nodes, assert_same_outputs
-from support.models import PRIMITIVES, grid_sample_model, parsed
+from support.graphs import FEEDS, GRID, MODELS, X
+from support.models import grid_sample_model, parsed
 from support.paths import open_native, open_session
 
-#: Those of the models in DIALECTS.
-ALIGNED_BORDER = Attributes("linear", "border", True)
 NEAREST = Attributes("nearest", "zeros", False)
 FEEDS_3D = {"X": X_3D, "grid": GRID_3D}
 
@@ -72,7 +68,7 @@ def test_record_of_a_dialect_has_its_attributes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_dialect_patched_to_the_standard_has_its_attributes_and_output(name: str) -> None:
+def test_dialect_patched_to_the_standard_has_its_attributes(name: str) -> None:
     model = DIALECTS[name]
     standard = ogs.patch_model(model, target="ai.onnx")
     onnx.checker.check_model(standard)
@@ -87,47 +83,12 @@ def test_dialect_patched_to_the_standard_has_its_attributes_and_output(name: str
         "padding_mode": b"border",
         "align_corners": 1,
     }
-    (output,) = open_native(standard).run(None, feeds_for(model))
-    np.testing.assert_allclose(output, expected_output(model), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_patch_of_a_dialect_to_ops_of_the_package_keeps_the_opset(name: str) -> None:
     model = DIALECTS[name]
     assert onnx_opsets(ogs.patch_model(model)) == onnx_opsets(model)
-
-
-#: Domain, operator and attributes. Without an attribute, align_corners is an input.
-AFFINE_GRID_GENERATORS = [
-    ("org.pytorch.aten", "affine_grid_generator", {}),
-    ("org.pytorch.aten", "ATen", {"operator": "affine_grid_generator", "overload_name": ""}),
-    ("", "affine_grid_generator", {"align_corners": 1}),
-    ("onnxservice", "affine_grid_generator", {"align_corners": 1}),
-]
-
-
-@pytest.mark.parametrize("size", ["input", "attribute"])
-@pytest.mark.parametrize(("domain", "op_type", "attributes"), AFFINE_GRID_GENERATORS)
-def test_affine_grid_generator_has_the_output_of_affine_grid(
-    size: str, domain: str, op_type: str, attributes: dict[str, object]
-) -> None:
-    inputs = ["theta", "size" if size == "input" else ""]
-    if "align_corners" not in attributes:
-        inputs.append("align")
-    if size == "attribute":
-        attributes = attributes | {"size": [2, 3, 4, 5]}
-    node = node_text(op_type, domain, attributes)
-    model = parser.parse_model(f"""
-        <ir_version: 8, opset_import: ["": 14, "{domain or "none"}": 1]>
-        g (float[2, 2, 3] theta) => (float[2, 4, 5, 2] grid)
-        <int64[4] size = {{2, 3, 4, 5}}, bool align = {{1}}> {{
-            grid = {node} ({", ".join(inputs)}) }}""")
-    theta = np.array([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.2]]] * 2, np.float32)
-    expected = ogs.affine_grid(theta, (2, 3, 4, 5), True)
-    np.testing.assert_array_equal(open_session(model).run(None, {"theta": theta})[0], expected)
-    for target in ("ai.onnx", "primitives"):
-        session = open_native(ogs.patch_model(model, target=target))
-        np.testing.assert_allclose(session.run(None, {"theta": theta})[0], expected, atol=1e-6)
 
 
 MODE_CODES = "0 (linear), 1 (nearest) or 2 (cubic)"
@@ -237,16 +198,6 @@ def test_dialect_with_a_computed_mode_is_refused() -> None:
     assert (error.found, error.expected) == ("the input 'mode'", "a constant")
 
 
-def test_grid_sample_3d_without_attributes_has_the_defaults() -> None:
-    """SparseOcc's exporter renames the node and removes its attributes."""
-    model = sampler_model("GridSample3D", "", 16, axes=3, version=1, namespace="")
-    model.graph.node[0].attribute.append(helper.make_attribute("name", "GridSample3D"))
-    (record,) = ogs.inspect_model(model)
-    assert (record.mode, record.padding_mode, record.align_corners) == ("linear", "zeros", 0)
-    (output,) = open_native(ogs.patch_model(model, target="primitives")).run(None, FEEDS_3D)
-    np.testing.assert_allclose(output, ogs.grid_sample(X_3D, GRID_3D), atol=1e-5)
-
-
 #: Without "tensorrt-plugins", which writes attentions only: see contract/test_attention_nodes.py.
 TARGETS = [target for target in target_names() if target != "tensorrt-plugins"]
 #: The targets from which a model can be patched back to the same standard nodes.
@@ -323,39 +274,6 @@ def test_round_trip_through_all_targets_is_the_identity() -> None:
             dialect = target
         assert {record.dialect.name for record in ogs.inspect_model(patched)} == {dialect}
     assert canonical(ogs.patch_model(patched, target="ai.onnx")) == canonical(model)
-
-
-def assert_lowered_has_the_outputs_of_onnxruntime(
-    model: onnx.ModelProto, feeds: dict[str, np.ndarray], functions: bool
-) -> None:
-    lowered = ogs.patch_model(model, target="primitives", functions=functions)
-    onnx.checker.check_model(lowered)
-    before = {(node.domain, node.op_type) for node in all_nodes(model)}
-    after = {(node.domain, node.op_type) for node in all_nodes(lowered)}
-    added = after - before
-    domains = {"", "ort_gridsample.primitives"} if functions else {""}
-    assert {domain for domain, _ in added} <= domains
-    assert {op_type for domain, op_type in added if domain == ""} <= PRIMITIVES
-    assert {"GridSample", "AffineGrid"}.isdisjoint(op_type for _, op_type in after)
-    assert_same_outputs(lowered, model, feeds)
-
-
-@pytest.mark.parametrize("functions", [False, True])
-@pytest.mark.parametrize("name", MODELS)
-def test_lowered_model_has_the_outputs_of_onnxruntime(name: str, functions: bool) -> None:
-    model = parser.parse_model(MODELS[name])
-    assert_lowered_has_the_outputs_of_onnxruntime(model, FEEDS, functions)
-
-
-RUNNABLE_MODELS = [path for path in EXPORTED_MODELS if path.stem not in WITHOUT_NATIVE_KERNELS]
-
-
-@pytest.mark.parametrize("path", slow_if_large(RUNNABLE_MODELS))
-def test_lowered_exported_model_has_the_outputs_of_onnxruntime(path: Path) -> None:
-    """Every other model is lowered to functions, to save time."""
-    functions = EXPORTED_MODELS.index(path) % 2 == 0
-    feeds = stored_arrays(path, "in.")
-    assert_lowered_has_the_outputs_of_onnxruntime(onnx.load(path), feeds, functions)
 
 
 def model_with_two_functions() -> onnx.ModelProto:

@@ -1,7 +1,9 @@
 """Models with nodes of every dialect, written by hand."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from functools import partial
+from itertools import product
 
 import numpy as np
 import onnx
@@ -9,16 +11,34 @@ from onnx import helper, parser
 
 import ort_gridsample as ogs
 from ort_gridsample.graph.scope import scopes_of
+from support.cases import Attributes
 from support.graphs import GRID, SIGNATURE, X
 from support.models import parsed
 
 X_3D = np.random.default_rng(2).standard_normal((2, 3, 4, 5, 6)).astype(np.float32)
 GRID_3D = np.random.default_rng(3).uniform(-1.3, 1.3, (2, 3, 4, 5, 3)).astype(np.float32)
 
-# One mode, padding and alignment (linear, border, aligned) in three spellings.
-MMCV_ATTRIBUTES = {"interpolation_mode": 0, "padding_mode": 1, "align_corners": 1}
-WORD_ATTRIBUTES = {"mode": "bilinear", "padding_mode": "border", "align_corners": 1}
-ONNXPARSER_ATTRIBUTES = {"interpolationmode": 0, "paddingmode": 1, "aligncorners": 1}
+#: PyTorch's integers for modes and paddings.
+MODE_CODES = {"linear": 0, "nearest": 1, "cubic": 2}
+PADDING_CODES = {"zeros": 0, "border": 1, "reflection": 2}
+#: The words of modes before opset 20.
+OLDER_WORDS = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}
+
+
+def codes(
+    attributes: Attributes, names: Sequence[str] = ("interpolation_mode", "padding_mode")
+) -> dict[str, int]:
+    """Return the attributes as integers, the first two with these names."""
+    mode, padding_mode, align_corners = astuple(attributes)
+    values = MODE_CODES[mode], PADDING_CODES[padding_mode], int(align_corners)
+    align_name = "aligncorners" if names[1] == "paddingmode" else "align_corners"
+    return dict(zip((*names, align_name), values, strict=True))
+
+
+#: One mode, padding and alignment in two spellings.
+ALIGNED_BORDER = Attributes("linear", "border", True)
+MMCV_ATTRIBUTES = codes(ALIGNED_BORDER)
+ONNXPARSER_ATTRIBUTES = codes(ALIGNED_BORDER, ("interpolationmode", "paddingmode"))
 
 
 def node_text(op_type: str, domain: str, attributes: Mapping[str, object]) -> str:
@@ -50,11 +70,12 @@ def sampler_model(
     opset: int = 11,
     axes: int = 2,
     inputs: str = "X, grid",
+    constants: str = "",
     **attributes: object,
 ) -> onnx.ModelProto:
     """Return a model of one node, ``warp``, that samples X at grid.
 
-    ``inputs`` of the node may name the constants ``mode``, ``padding`` and ``align``.
+    ``inputs`` of the node may name the ``constants``.
     """
     dims = [f"d{i}" for i in range(axes)]
     X_dims = ", ".join(dims)
@@ -62,60 +83,110 @@ def sampler_model(
     X = f"float[N, C, {X_dims}] X"
     grid = f"float[N, {Y_dims}, {axes}] grid"
     Y = f"float[N, C, {Y_dims}] Y"
-    constants = ""
-    if "align" in inputs:
-        constants = "int64 mode = {0}, int64 padding = {1}, bool align = {1}"
     node = node_text(op_type, domain, attributes)
     model = parsed(f"g ({X}, {grid}) => ({Y}) <{constants}> {{ Y = {node} ({inputs}) }}", opset)
     model.graph.node[0].name = "warp"
     return model
 
 
-constant_input_sampler = partial(sampler_model, opset=13, inputs="X, grid, mode, padding, align")
+def constant_input_sampler(
+    op_type: str, domain: str, attributes: Attributes = ALIGNED_BORDER, **other: object
+) -> onnx.ModelProto:
+    """Return a model as :func:`sampler_model`, whose node has its attributes as constant inputs."""
+    mode, padding, align = codes(attributes).values()
+    constants = f"int64 mode = {{{mode}}}, int64 padding = {{{padding}}}, bool align = {{{align}}}"
+    inputs = "X, grid, mode, padding, align"
+    return sampler_model(op_type, domain, 13, inputs=inputs, constants=constants, **other)
 
 
-#: One model of each dialect, at the opset and with the attributes that its exporter writes.
-#: All compute the same.
-DIALECTS = {
-    "com.microsoft": sampler_model("GridSample", "com.microsoft", 12, **WORD_ATTRIBUTES),
-    "mmcv": sampler_model("grid_sampler", "mmcv", **MMCV_ATTRIBUTES),
-    "mmdeploy": sampler_model("grid_sampler", "mmdeploy", 13, **MMCV_ATTRIBUTES),
-    "GridSampler": sampler_model(
-        "GridSampler", "", plugin_version="1", plugin_namespace="", **MMCV_ATTRIBUTES
+def models_of_dialects(attributes: Attributes) -> dict[str, onnx.ModelProto]:
+    """Return a model of each dialect, at the opset and as its exporter writes it.
+
+    All have these attributes, and compute the same.
+    """
+    mode, padding_mode, align_corners = astuple(attributes)
+    words = {
+        "mode": OLDER_WORDS[mode],
+        "padding_mode": padding_mode,
+        "align_corners": int(align_corners),
+    }
+    mmcv = codes(attributes)
+    onnxparser = codes(attributes, ("interpolationmode", "paddingmode"))
+    plugin = codes(attributes, ("mode", "padding_mode"))
+    with_constants = partial(constant_input_sampler, attributes=attributes)
+    return {
+        "com.microsoft": sampler_model("GridSample", "com.microsoft", 12, **words),
+        "mmcv": sampler_model("grid_sampler", "mmcv", **mmcv),
+        "mmdeploy": sampler_model("grid_sampler", "mmdeploy", 13, **mmcv),
+        "GridSampler": sampler_model(
+            "GridSampler", "", plugin_version="1", plugin_namespace="", **mmcv
+        ),
+        "GridSampler of a domain": sampler_model("GridSampler", "custom.plugins", **mmcv),
+        "GridSample3D": sampler_model("GridSample3D", "", 16, axes=3, **mmcv),
+        "GridSample3D, renamed": sampler_model(
+            "GridSample3D", "", 20, axes=3, **words | {"mode": mode}
+        ),
+        "GridSample3D, renamed before 20": sampler_model("GridSample3D", "", 16, axes=3, **words),
+        "GridSampler of onnxparser-trt-plugin-sample": sampler_model(
+            "GridSampler", "", 10, **onnxparser
+        ),
+        "GridSampler of myonnx_plugin": sampler_model("GridSampler", "myonnx_plugin", **onnxparser),
+        "GridSample of a plugin": sampler_model("GridSample", "", **plugin),
+        "GridSample of another plugin": sampler_model("GridSample", "", **onnxparser),
+        "mmcv without its domain": sampler_model("grid_sampler", "", **mmcv),
+        "mmdeploy without its domain": sampler_model("grid_sampler", "", 13, **mmcv),
+        "onnxservice": sampler_model("grid_sampler", "onnxservice", **mmcv),
+        "onnxservice, with constants": with_constants("grid_sampler", "onnxservice"),
+        "aten::grid_sampler": with_constants("grid_sampler", "aten"),
+        "aten::grid_sampler_2d": sampler_model("grid_sampler_2d", "aten", **mmcv),
+        "aten::grid_sampler_3d": sampler_model("grid_sampler_3d", "aten", axes=3, **mmcv),
+        "org.pytorch.aten::grid_sampler": with_constants("grid_sampler", "org.pytorch.aten"),
+        "ATen": with_constants(
+            "ATen", "org.pytorch.aten", operator="grid_sampler", overload_name=""
+        ),
+        "ATen with attributes": sampler_model("ATen", "aten", operator="grid_sampler_2d", **mmcv),
+    }
+
+
+DIALECTS = models_of_dialects(ALIGNED_BORDER)
+#: The nodes that may lack all attributes, which are then linear, zeros and not aligned.
+WITHOUT_ATTRIBUTES = {
+    "dialect com.microsoft": sampler_model("GridSample", "com.microsoft", 12),
+    # SparseOcc's exporter renames the node, and removes its attributes.
+    "dialect GridSample3D": sampler_model(
+        "GridSample3D", "", 16, axes=3, version=1, namespace="", name="GridSample3D"
     ),
-    "GridSampler of a domain": sampler_model("GridSampler", "custom.plugins", **MMCV_ATTRIBUTES),
-    "GridSample3D": sampler_model("GridSample3D", "", 16, axes=3, **MMCV_ATTRIBUTES),
-    "GridSample3D, renamed": sampler_model(
-        "GridSample3D", "", 20, axes=3, **WORD_ATTRIBUTES | {"mode": "linear"}
-    ),
-    "GridSample3D, renamed before 20": sampler_model(
-        "GridSample3D", "", 16, axes=3, **WORD_ATTRIBUTES
-    ),
-    "GridSampler of onnxparser-trt-plugin-sample": sampler_model(
-        "GridSampler", "", 10, **ONNXPARSER_ATTRIBUTES
-    ),
-    "GridSampler of myonnx_plugin": sampler_model(
-        "GridSampler", "myonnx_plugin", **ONNXPARSER_ATTRIBUTES
-    ),
-    "GridSample of a plugin": sampler_model(
-        "GridSample", "", mode=0, padding_mode=1, align_corners=1
-    ),
-    "GridSample of another plugin": sampler_model("GridSample", "", **ONNXPARSER_ATTRIBUTES),
-    "mmcv without its domain": sampler_model("grid_sampler", "", **MMCV_ATTRIBUTES),
-    "mmdeploy without its domain": sampler_model("grid_sampler", "", 13, **MMCV_ATTRIBUTES),
-    "onnxservice": sampler_model("grid_sampler", "onnxservice", **MMCV_ATTRIBUTES),
-    "onnxservice, with constants": constant_input_sampler("grid_sampler", "onnxservice"),
-    "aten::grid_sampler": constant_input_sampler("grid_sampler", "aten"),
-    "aten::grid_sampler_2d": sampler_model("grid_sampler_2d", "aten", **MMCV_ATTRIBUTES),
-    "aten::grid_sampler_3d": sampler_model("grid_sampler_3d", "aten", axes=3, **MMCV_ATTRIBUTES),
-    "org.pytorch.aten::grid_sampler": constant_input_sampler("grid_sampler", "org.pytorch.aten"),
-    "ATen": constant_input_sampler(
-        "ATen", "org.pytorch.aten", operator="grid_sampler", overload_name=""
-    ),
-    "ATen with attributes": sampler_model(
-        "ATen", "aten", operator="grid_sampler_2d", **MMCV_ATTRIBUTES
-    ),
+    "standard of opset 16": sampler_model("GridSample", "", 16),
+    "standard of opset 20": sampler_model("GridSample", "", 20),
 }
+
+
+#: Domain, operator and attributes. Without an attribute, align_corners is an input.
+_AFFINE_GRID_GENERATORS: list[tuple[str, str, dict[str, object]]] = [
+    ("org.pytorch.aten", "affine_grid_generator", {}),
+    ("org.pytorch.aten", "ATen", {"operator": "affine_grid_generator", "overload_name": ""}),
+    ("", "affine_grid_generator", {"align_corners": 1}),
+    ("onnxservice", "affine_grid_generator", {"align_corners": 1}),
+]
+AFFINE_SIZE = (2, 3, 4, 5)
+AFFINE_FEEDS = {"theta": np.array([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.2]]] * 2, np.float32)}
+
+
+def affine_grid_generators() -> dict[str, onnx.ModelProto]:
+    """Return models of PyTorch's node for an aligned AffineGrid, by their names."""
+    models = {}
+    for (domain, op_type, fixed), size in product(_AFFINE_GRID_GENERATORS, ("input", "attribute")):
+        inputs = ["theta", "size" if size == "input" else ""]
+        if "align_corners" not in fixed:
+            inputs.append("align")
+        attributes = fixed | ({"size": list(AFFINE_SIZE)} if size == "attribute" else {})
+        lengths = ", ".join(map(str, AFFINE_SIZE))
+        models[f"{domain}::{op_type}, size is an {size}"] = parser.parse_model(f"""
+            <ir_version: 8, opset_import: ["": 14, "{domain or "none"}": 1]>
+            g (float[2, 2, 3] theta) => (float[2, 4, 5, 2] grid)
+            <int64[4] size = {{{lengths}}}, bool align = {{1}}> {{
+                grid = {node_text(op_type, domain, attributes)} ({", ".join(inputs)}) }}""")
+    return models
 
 
 def feeds_for(model: onnx.ModelProto) -> dict[str, np.ndarray]:

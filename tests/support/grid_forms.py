@@ -219,6 +219,17 @@ def split_and_swapped(graph: GraphBuilder) -> str:
     return graph.add("Concat", y, x, axis=-1)
 
 
+def split_in_unequal_parts(graph: GraphBuilder) -> str:
+    *_, y, x = graph.add_multi("Split", "coords", [2, 1, 1, 1], outputs=4, axis=3)
+    return graph.add("Concat", x, y, axis=3)
+
+
+def split_with_a_shorter_end(graph: GraphBuilder) -> str:
+    """Five coordinates in parts of two, two and one."""
+    _, second, end = graph.add_multi("Split", "coords", outputs=3, axis=3, num_outputs=3)
+    return graph.add("Concat", end, graph.add("Gather", second, [1], axis=3), axis=3)
+
+
 def squeezed_without_axes(graph: GraphBuilder) -> str:
     plane = graph.add("Mul", graph.add("Squeeze", "coords"), 0.1)
     return graph.add("Expand", graph.add("Unsqueeze", plane, [-1]), [1, 1, 1, 2])
@@ -271,6 +282,8 @@ CHOICES = {
     "reshaped rows": Steps({"coords": (2, 4, 3, 2)}, reshaped_rows, 8),
     "reshaped as by a shape": Steps({}, reshaped_as, 2),
     "split without sizes": Steps({}, split_and_swapped, 2),
+    "split in unequal parts": Steps({"coords": (2, 3, 4, 5)}, split_in_unequal_parts, 2),
+    "split with a shorter end": Steps({"coords": (2, 3, 4, 5)}, split_with_a_shorter_end, 3),
     "squeezed without axes": Steps({"coords": (2, 3, 4, 1)}, squeezed_without_axes, 4),
     "expanded": Steps(
         {"coords": (2, 3, 4, 1)}, lambda g: g.add("Expand", "coords", [2, 1, 1, 2]), 1

@@ -142,9 +142,11 @@ _MARKS = {
 }
 
 
-def way_param(*values: object, way: str, marks: Sequence[pytest.MarkDecorator] = ()) -> Any:
+def way_param(
+    *values: object, way: str, marks: Sequence[pytest.MarkDecorator] = (), id: str = ""
+) -> Any:
     """Return a parameter set of ``values`` and the way, skipped if the way is not installed."""
-    names = "-".join([*map(str, values), way])
+    names = "-".join([*([id] if id else map(str, values)), way])
     return pytest.param(*values, way, marks=[*_MARKS.get(way, []), *marks], id=names)
 
 
