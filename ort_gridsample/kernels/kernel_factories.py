@@ -224,14 +224,17 @@ def _copy_channels(
     table = scratch_array(launch, worker_address, "index", np.uint32)
     index = table[buffer, 0, :positions]
     inside = table[1 - buffer, 0, :positions]
-    has_outside = tap_sums.is_any_outside(index)
     X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)[batch]
     Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), stored_dtype)[batch]
     size = X.itemsize
-    writes_past_caches = launch.n * launch.c * launch.positions * size >= MIN_BYTES_PAST_CACHES
-    copies = scratch_array(launch, worker_address, "copies", stored_dtype)
     nbytes = launch.c * launch.pixels * size
     step = tap_sums.prefetch_step(index, nbytes)
+    has_outside = tap_sums.is_any_outside(index)
+    n_listed = tap_sums.list_outside(X, index) if has_outside else 0
+    has_outside = has_outside and n_listed == 0
+    outside = index[:n_listed]
+    writes_past_caches = launch.n * launch.c * launch.positions * size >= MIN_BYTES_PAST_CACHES
+    copies = scratch_array(launch, worker_address, "copies", stored_dtype)
     if nbytes > MIN_BYTES_TO_PREFETCH:
         for p in range(0, positions, step):
             simd.prefetch(X[0], inside[p])
@@ -239,7 +242,7 @@ def _copy_channels(
         y = Y[c, begin:]
         next_x = X[min(c + 1, launch.c - 1)]
         values = copies if writes_past_caches else y
-        tap_sums.copy_pixels(X[c], index, inside, has_outside, step, values, next_x)
+        tap_sums.copy_pixels(X[c], index, inside, outside, has_outside, step, values, next_x)
         if writes_past_caches:
             copy_past_caches(y, copies[:positions])
 

@@ -64,6 +64,11 @@ COPIED_AT_ONCE = 16
 CPU_MASKS_STORES = target.has("avx512bw", "avx512vl")
 
 
+def writes_zeros(size: int) -> bool:
+    """Whether :func:`copy_pixels` writes 0 outside, for elements of ``size`` bytes."""
+    return CPU_MASKS_STORES and size in ITEMSIZE.values()
+
+
 # --- Functions for kernels ---
 
 
@@ -96,9 +101,10 @@ def copy_pixels(
     Args:
         typing_context: Numba's; callers omit it.
         x: the channel (S,).
-        index: the pixel of each position (≥ P,). The value is 0 if it is outside.
+        index: the pixel of each position (≥ P,).
         inside: the same (≥ P,), with any pixel of X for a position outside.
-        has_outside: whether some positions are outside.
+        has_outside: whether 0 is written for positions outside. :func:`writes_zeros` tells for
+            which elements this is possible.
         step: 1 or SMOOTH_STEP. One pixel is prefetched for so many positions.
         positions: the number of positions, a multiple of COPIED_AT_ONCE.
         y: where the pixels are written (≥ P,).
@@ -115,7 +121,10 @@ def copy_pixels(
         increment = INT64(COPIED_AT_ONCE)
         vector = ir.VectorType(INT32, COPIED_AT_ONCE)
         first_pixels = ir.Constant(vector, [0] * COPIED_AT_ONCE)
-        for size, may_be_outside in product((1, SMOOTH_STEP), (False, True)):
+        may_have_outside = (
+            (False, True) if writes_zeros(ITEMSIZE.get(str(element), 0)) else (False,)
+        )
+        for size, may_be_outside in product((1, SMOOTH_STEP), may_have_outside):
             with (
                 if_equal(builder, step, size),
                 if_equal(builder, has_outside, may_be_outside),
@@ -155,34 +164,16 @@ def _copy_block(builder: Any, channel: Any, pixels: Any, are_inside: Any, to: An
         are_inside: a vector of bits, 0 where the value is 0 instead; None if there are none.
         to: a pointer to where the pixels are written.
     """
-    element = channel.type.pointee
-    if are_inside is None:
-        _copy_each(builder, channel, pixels, to)
-        return
-    bits = builder.bitcast(are_inside, ir.IntType(COPIED_AT_ONCE))
-    is_one_outside = builder.icmp_unsigned("!=", bits, bits.type(-1))
-    if CPU_MASKS_STORES and str(element) in ITEMSIZE:
-        _copy_each(builder, channel, pixels, to)
-        with builder.if_then(is_one_outside):
-            zeros = ir.Constant(ir.VectorType(element, COPIED_AT_ONCE), None)
-            store_lanes(builder, zeros, to, builder.not_(are_inside))
-        return
-    with builder.if_else(is_one_outside) as (some_outside, all_inside):
-        with some_outside:
-            _copy_each(builder, channel, pixels, to, are_inside)
-        with all_inside:
-            _copy_each(builder, channel, pixels, to)
-
-
-def _copy_each(builder: Any, channel: Any, pixels: Any, to: Any, are_inside: Any = None) -> None:
-    """Copy as :func:`_copy_block`, without a branch."""
     for number in range(COPIED_AT_ONCE):
         pixel = _load_pixel(builder, pixels, number)
         value = builder.load(builder.gep(channel, [pixel]))
-        if are_inside is not None:
-            is_inside = builder.extract_element(are_inside, INT32(number))
-            value = builder.select(is_inside, value, ir.Constant(value.type, None))
         builder.store(value, builder.gep(to, [INT64(number)]))
+    if are_inside is None:
+        return
+    bits = builder.bitcast(are_inside, ir.IntType(COPIED_AT_ONCE))
+    with builder.if_then(builder.icmp_unsigned("!=", bits, bits.type(-1))):
+        zeros = ir.Constant(ir.VectorType(channel.type.pointee, COPIED_AT_ONCE), None)
+        store_lanes(builder, zeros, to, builder.not_(are_inside))
 
 
 def _gather_block(builder: Any, channel: Any, pixels: Any, are_inside: Any, to: Any) -> None:
@@ -198,6 +189,52 @@ def _gather_block(builder: Any, channel: Any, pixels: Any, are_inside: Any, to: 
             are_read = builder.shuffle_vector(are_inside, are_inside, selected)
         values = gather(builder, channel, index, element, are_read)
         store_vector(builder, values, builder.gep(to, [INT64(first)]))
+
+
+@intrinsic
+def list_outside(typing_context: Any, index: Any) -> Any:
+    """List the positions outside at the beginning of ``index`` (P,); return their number.
+
+    There are COPIED_AT_ONCE entries after the last one.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        (array,) = array_structs(context, builder, arguments, signature.args)
+        (n_positions,) = cgutils.unpack_tuple(builder, array.shape)
+        lanes = ir.IntType(COPIED_AT_ONCE)
+        step = INT64(COPIED_AT_ONCE)
+        vector = ir.VectorType(INT32, COPIED_AT_ONCE)
+        zeros = ir.Constant(vector, [0] * COPIED_AT_ONCE)
+        count = cgutils.alloca_once_value(builder, INT64(0))
+        with cgutils.for_range_slice(builder, INT64(0), n_positions, step, step.type) as loop:
+            position, _ = loop
+            pixels = load_vector(builder, builder.gep(array.data, [position]), vector)
+            # One bit per position outside, without those after the last position.
+            bits = builder.bitcast(builder.icmp_signed("<", pixels, zeros), lanes)
+            excess = builder.sub(builder.add(position, step), n_positions)
+            has_excess = builder.icmp_signed(">", excess, INT64(0))
+            shift = builder.trunc(builder.select(has_excess, excess, INT64(0)), lanes)
+            bits = builder.and_(bits, builder.lshr(lanes(-1), shift))
+            remaining = cgutils.alloca_once_value(builder, bits)
+            head = builder.append_basic_block("outside")
+            body = builder.append_basic_block("outside.body")
+            end = builder.append_basic_block("outside.end")
+            builder.branch(head)
+            builder.position_at_end(head)
+            bits = builder.load(remaining)
+            builder.cbranch(builder.icmp_unsigned("!=", bits, lanes(0)), body, end)
+            builder.position_at_end(body)
+            lane = builder.zext(builder.cttz(bits, ir.IntType(1)(0)), INT64)
+            number = builder.load(count)
+            outside = builder.trunc(builder.add(position, lane), INT32)
+            builder.store(outside, builder.gep(array.data, [number]))
+            builder.store(builder.add(number, INT64(1)), count)
+            builder.store(builder.and_(bits, builder.sub(bits, lanes(1))), remaining)
+            builder.branch(head)
+            builder.position_at_end(end)
+        return builder.load(count)
+
+    return types.int64(index), generate
 
 
 @intrinsic
