@@ -139,11 +139,10 @@ def search(
         matches = _dialect_matches(candidate, functions, inference, node_probe)
         for decomposed in decomposed_search.operators(use_def.scope, inference):
             matches.append(decomposed_match(decomposed, use_def.scope, names, inference))
-        if options.attention:
-            scope_attentions, matches = _link_attentions(matches, use_def, inference)
-            attentions += scope_attentions
         if options.fused_grids:
-            matches = _link_fused_grids(matches, use_def, inference)
+            matches = _with_fused_grids(matches, use_def, inference)
+        if options.attention:
+            attentions += _attentions_of(matches, use_def, inference)
         others += matches
     return Found([*attentions, *others], inference)
 
@@ -359,55 +358,38 @@ def _constants_without_elements(
     return constants
 
 
-def _link_attentions(
-    matches: Sequence[Match],
-    use_def: UseDef,
-    inference: Inference,
-) -> tuple[list[Match], list[Match]]:
-    """Return the deformable attentions of a scope, and ``matches`` with ``enclosing_match``."""
+def _attentions_of(matches: Sequence[Match], use_def: UseDef, inference: Inference) -> list[Match]:
+    """Return the deformable attentions around GridSamples among the ``matches`` of a scope."""
     samples = {}
     for match in matches:
         record = match.record
         if record.operator == "GridSample" and record.error is None and not match.is_composite:
             samples[record.output] = match
-    attentions: list[Match] = []
-    attention_by_sample: dict[str, Match] = {}
+    attentions = []
     for attention in find_attentions(use_def, samples, inference):
-        enclosing_match = attention_match(attention, use_def.scope, inference)
-        reason = reason_of_attention(attention.samples)
-        record = replace(enclosing_match.record, reason=reason)
-        enclosing_match = replace(enclosing_match, record=record)
-        attentions.append(enclosing_match)
-        for level in attention.levels:
-            attention_by_sample[level.sample.output] = enclosing_match
-    linked = []
-    for match in matches:
-        is_sample = samples.get(match.record.output) is match
-        enclosing = attention_by_sample.get(match.record.output) if is_sample else None
-        linked.append(match if enclosing is None else replace(match, enclosing_match=enclosing))
-    return attentions, linked
+        match = attention_match(attention, use_def.scope, inference)
+        record = replace(match.record, reason=reason_of_attention(attention.samples))
+        level_samples = dict.fromkeys(samples[level.sample.output] for level in attention.levels)
+        attentions.append(replace(match, record=record, samples=tuple(level_samples)))
+    return attentions
 
 
-def _link_fused_grids(
+def _with_fused_grids(
     matches: Sequence[Match], use_def: UseDef, inference: Inference
 ) -> list[Match]:
-    """Return the ``matches`` of a scope, with ``fused_grid`` and ``fused_into`` set."""
+    """Return the ``matches`` of a scope, with ``fused_grid`` set."""
     grid_operators = {}
     for match in matches:
         if match.record.operator in GRID_OPERATORS:
             grid_operators[match.record.output] = match
     lengths = InferredLengths(use_def, inference)
-    changed: dict[Match, Match] = {}
+    fused = []
     for match in matches:
-        if match.record.operator != "GridSample" or match.is_composite:
-            continue
-        fused_grid = find_fused_grid(lengths, match, inference, grid_operators)
-        if fused_grid is None:
-            continue
-        record = replace(match.record, fused=fused_grid.fused_names)
-        sample = replace(match, record=record, fused_grid=fused_grid)
-        changed[match] = sample
-        absorbed = fused_grid.absorbed
-        if absorbed is not None:
-            changed[absorbed] = replace(absorbed, fused_into=sample)
-    return [changed.get(match, match) for match in matches]
+        fused_grid = None
+        if match.record.operator == "GridSample" and not match.is_composite:
+            fused_grid = find_fused_grid(lengths, match, inference, grid_operators)
+        if fused_grid is not None:
+            record = replace(match.record, fused=fused_grid.fused_names)
+            match = replace(match, record=record, fused_grid=fused_grid)
+        fused.append(match)
+    return fused

@@ -31,9 +31,9 @@ class Match:
         preparing_nodes: for a decomposed operator, new nodes that compute inputs of ``node``.
         fused_grid: the source of coordinates that this GridSample has if it is fused with the nodes
             of its grid; None if it cannot be.
-        fused_into: the GridSample that this node can be fused into.
         detected_attention: the operands of decomposed deformable attention.
-        enclosing_match: the deformable attention that this GridSample is a part of.
+        samples: the matches of the GridSamples of ``detected_attention`` that it can absorb or read
+            the grids of.
     """
 
     record: NodeRecord
@@ -44,9 +44,8 @@ class Match:
     decomposed_nodes: frozenset[int] = frozenset()
     preparing_nodes: tuple[onnx.NodeProto, ...] = ()
     fused_grid: CoordinateSource | None = None
-    fused_into: Match | None = None
     detected_attention: Attention | None = None
-    enclosing_match: Match | None = None
+    samples: tuple[Match, ...] = ()
 
     @property
     def opset(self) -> int:
@@ -79,6 +78,25 @@ class Match:
         It must be spelled for that opset.
         """
         return self.node.domain == UNVERSIONED
+
+    @property
+    def is_host(self) -> bool:
+        """Whether an op can do the work of this node together with that of other nodes."""
+        return self.fused_grid is not None or self.detected_attention is not None
+
+    @property
+    def absorbed(self) -> tuple[Match, ...]:
+        """The matches of the nodes that have no op if this one is fused.
+
+        They are the GridSamples of a deformable attention that no other node reads, or the node
+        such as an AffineGrid that computes the grid of a GridSample.
+        """
+        if self.detected_attention is not None:
+            path = self.detected_attention.path
+            return tuple(sample for sample in self.samples if sample.index in path)
+        if self.fused_grid is not None and self.fused_grid.absorbed is not None:
+            return (self.fused_grid.absorbed,)
+        return ()
 
     @property
     def replaced_nodes(self) -> frozenset[int]:

@@ -143,14 +143,13 @@ class Patch:
 
     def _targets_of(self, matches: Sequence[Match]) -> dict[Match, Target]:
         """Return the selected nodes that are replaced -> their targets."""
-        targets: dict[Match, Target] = {}
-        for match in matches:
-            if match.is_composite and not self.target.replaces_composite(match):
-                continue
-            target = self.target.target_for(match)
-            if target is not None and self._is_selected(match):
-                targets[match] = target
-        return targets
+        candidates = [
+            match
+            for match in matches
+            if not match.is_composite or self.target.replaces_composite(match)
+        ]
+        targets = self.target.targets_of(candidates)
+        return {match: target for match, target in targets.items() if self._is_selected(match)}
 
     def _is_selected(self, match: Match) -> bool:
         """Whether the caller selects a node for replacement."""

@@ -280,11 +280,28 @@ def rewrite_selected_nodes(
     nodes: Selection = "all",
     probe: Probe | None = None,
     opset: int | None = None,
-    all_scopes: list[Scope] | None = None,
     *,
     has_run_checks: bool = True,
 ) -> PatchedRecords:
-    """Rewrite the selected nodes of ``model`` as ``target``.
+    """Rewrite nodes as :func:`rewrite_matches` does, whose arguments these are."""
+    plan = rewrite_matches(model, target, nodes, probe, opset, has_run_checks=has_run_checks)
+    return PatchedRecords(
+        replaced=[match.record for match in plan.targets],
+        kept=[match.record for match in plan.kept],
+    )
+
+
+def rewrite_matches(
+    model: onnx.ModelProto,
+    target: TargetSelector,
+    nodes: Selection = "all",
+    probe: Probe | None = None,
+    opset: int | None = None,
+    all_scopes: list[Scope] | None = None,
+    *,
+    has_run_checks: bool = True,
+) -> PatchPlan:
+    """Rewrite the selected nodes of ``model`` as ``target``; return what was replaced and kept.
 
     Args:
         model: the model, which is changed.

@@ -1,8 +1,8 @@
-"""Decide where a sampling node of a session runs if nothing is fused.
+"""Decide where a sampling node of a session runs by itself.
 
 :func:`decide` returns the decision of the first rule of :data:`RULES` that applies, else an op of
-this package. :mod:`.fusion_decisions` then changes the decisions for nodes that are fused. Neither
-changes the model nor compiles anything: :mod:`.op_compilation` compiles the op of a decision.
+this package. :mod:`.placing` decides with it which nodes are fused. Neither changes the model nor
+compiles anything: :mod:`.op_compilation` compiles the ops of decisions.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def context_of(
 
 
 def decide(match: Match, context: DecisionContext) -> Decision:
-    """Decide where the node of ``match`` runs if nothing is fused."""
+    """Decide where the node of ``match`` runs by itself."""
     for rule in RULES:
         decision = rule(match, context)
         if decision is not None:

@@ -27,13 +27,14 @@ from ..graph.model_source import ModelSource, constant_names
 from ..graph.model_splitting import split_proto, split_source
 from ..graph.scope import Scope, scopes_of, used_domains
 from ..graph.tensors import exceeds_protobuf
-from ..rewriting.patch import bind_threads, rewrite_selected_nodes
+from ..rewriting.patch import bind_threads, rewrite_matches
 from . import installed_runtime, standard_files
 from .accelerators import AcceleratorProbe
 from .decisions import context_of
 from .options import added_initializers, are_builtin_domains
 from .patched_model import PatchedModel, SessionArguments, Source
 from .placement import Placement
+from .placing import placements_of
 from .session_target import SessionTarget
 
 #: Whether onnxruntime can use external data in memory without a copy, while the session lives.
@@ -262,14 +263,14 @@ class _ModelPreparation:
             )
             target = SessionTarget(context)
             with translate_errors(self.proto):
-                replaced, kept = rewrite_selected_nodes(
+                plan = rewrite_matches(
                     self.proto,
                     target,
                     probe=installed_runtime.PROBE,
                     all_scopes=self.scopes,
                 )
-        self.placements = target.placements([*replaced, *kept])
-        self.is_changed = bool(replaced) or has_composites
+        self.placements = placements_of([*plan.targets, *plan.kept], target.decisions)
+        self.is_changed = bool(plan.targets) or has_composites
 
     def _has_composites(self) -> bool:
         """Whether the model may have composite nodes.

@@ -10,19 +10,34 @@ from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..kernels.tap_plans import MODE_CODES
 from ..rewriting.foreign_attention_facts import op_record
+from ..rewriting.targets import ABSORBED
+from ..rewriting.targets.compiled_op import FusedOpTarget
 from .decisions import Decision
 from .placement import COMPILED_OP
 
 
-def compile_op(match: Match, decision: Decision) -> str:
-    """Compile the compiled op of a decision of :func:`.decide`, or load it from the cache.
+def compile_ops(decisions: Mapping[Match, Decision]) -> dict[Match, str]:
+    """Compile the compiled ops of decisions, or load them from the cache.
 
     Returns:
-        Why that failed, or "" if it did not fail or if there is nothing to compile.
+        The node of each op that cannot be compiled -> why.
     """
+    errors = {}
+    for match, decision in decisions.items():
+        if decision.placement.runs_on != COMPILED_OP or decision.target is ABSORBED:
+            continue
+        if not _has_valid_attributes(match.record):
+            continue
+        is_fused = isinstance(decision.target, FusedOpTarget)
+        error = _compile_fused_op(match) if is_fused else _compile_op(match)
+        if error:
+            errors[match] = error
+    return errors
+
+
+def _compile_op(match: Match) -> str:
+    """Compile the op of a node; return why that failed, or ""."""
     record = match.record
-    if decision.placement.runs_on != COMPILED_OP or not _has_valid_attributes(record):
-        return ""
     try:
         for types in product(*_op_types(match).values()):
             registry.prepare(record.operator, types, _mode_index(record))
@@ -31,16 +46,11 @@ def compile_op(match: Match, decision: Decision) -> str:
     return ""
 
 
-def compile_fused_op(grid_sample: Match) -> str:
-    """Compile the op of a GridSample with a fused grid, or load it from the cache.
-
-    Returns:
-        Why that failed, or "" if it did not fail or if there is nothing to compile.
-    """
+def _compile_fused_op(grid_sample: Match) -> str:
+    """Compile the op of a GridSample with a fused grid; return why that failed, or ""."""
     record = grid_sample.record
     source = grid_sample.fused_grid
-    if source is None or not _has_valid_attributes(record):
-        return ""
+    assert source is not None  # otherwise its op has no fused grid
     try:
         state = source.state_index(str(record.mode))
         for types in product(record.types["X"], *source.input_types):

@@ -19,7 +19,7 @@ from . import installed_runtime
 from .accelerators import AcceleratorProbe
 from .decisions import context_of
 from .placement import ONNXRUNTIME, REFUSED, Placement
-from .session_target import SessionTarget
+from .placing import place_nodes, placements_of
 
 
 def predict_placements(model: Model, accelerator_probe: AcceleratorProbe) -> list[Placement]:
@@ -41,18 +41,19 @@ def predict_placements(model: Model, accelerator_probe: AcceleratorProbe) -> lis
         all_scopes = scopes_of(proto)
         check_no_fused_nodes(all_scopes)
         matches = find_matches(proto, all_scopes, installed_runtime.PROBE, with_reasons=True)
-        target = SessionTarget(context_of(None, accelerator_probe, is_saved=False), compiles=False)
-        valid_matches = [match for match in matches if match.record.error is None]
-        for match in valid_matches:
-            target.decision_for(match)
-        use_defs = _quantized_use_defs(valid_matches)
+        context = context_of(None, accelerator_probe, is_saved=False)
+        decisions = place_nodes(matches, context, compiles=False)
+        use_defs = _quantized_use_defs([match for match in matches if match.record.error is None])
+        attention_samples = {sample for match in matches for sample in match.samples}
         placements = list[Placement]()
         for match in matches:
             if match.record.error is not None:
                 placements.append(Placement(match.record, REFUSED, str(match.record.error)))
                 continue
-            reason = _quantization_reason(match, use_defs.get(id(match.scope)))
-            for placement in target.placements([match.record]):
+            reason = ""
+            if match not in attention_samples:
+                reason = _quantization_reason(match, use_defs.get(id(match.scope)))
+            for placement in placements_of([match], decisions):
                 with_warning = _with_reason(placement, placement.reason, _kernel_warning(placement))
                 placements.append(_with_reason(with_warning, with_warning.note, reason))
         return placements
@@ -70,11 +71,7 @@ def _quantized_use_defs(matches: Sequence[Match]) -> dict[int, UseDef]:
 
 def _quantization_reason(match: Match, use_def: UseDef | None) -> str:
     """Return which QuantizeLinear prevents fusion into deformable attention, or "" if none does."""
-    if (
-        use_def is None
-        or match.record.operator != "GridSample"
-        or match.enclosing_match is not None
-    ):
+    if use_def is None or match.record.operator != "GridSample":
         return ""
     name = quantization_between(use_def, match.record)
     if not name:

@@ -90,18 +90,13 @@ class FusedAttention(FusedSubgraph):
         }
 
 
-def fuse_attention(match: Match) -> FusedAttention | None:
+def fuse_attention(match: Match, attention: Attention) -> FusedAttention:
     """Return the nodes of a deformable attention that become one node.
-
-    Return None if the match is no deformable attention.
 
     Raises:
         NotFusedError: an operand of the op is not a value of the graph, or the op has no kernel.
     """
-    attention = match.detected_attention
     record = match.record
-    if attention is None:
-        return None
     if record.error is not None:
         raise NotFusedError(str(record.error))
     if attention.value is None:

@@ -6,12 +6,14 @@ import logging
 
 from ...detection.attention.matcher import values_to_infer
 from ...detection.find import SearchOptions, find_matches
+from ...detection.hosts import choose_hosts
+from ...detection.match import Match
 from ...graph.scope import scopes_of
 from ...graph.use_def import UseDef
 from ...inference.lengths import OPERATORS
 from .attention_fusion import fuse_attention
 from .fused_subgraph import FusedSubgraph, NotFusedError
-from .grid_fusion import fuse_grid_sample, values_of_grids
+from .grid_fusion import check_grid_is_not_computed, fuse_grid_sample, values_of_grids
 from .ort_graph import Graph
 
 logger = logging.getLogger("ort_gridsample")
@@ -22,31 +24,50 @@ _SEARCH_OPTIONS = SearchOptions(decomposed=False)
 def find_fused_subgraphs(graph: Graph) -> list[FusedSubgraph]:
     """Return the subgraphs of ``graph`` that become one node each.
 
-    A node is in at most one subgraph. Nodes that another provider runs are in none. Deformable
-    attention has precedence over the computed grids of its GridSamples.
+    A node is in at most one subgraph. Nodes that another provider runs are in none.
     """
     values = _values_to_read(graph)
     if not values:
         return []
     model = graph.model(values)
     scopes = scopes_of(model)
-    subgraphs: list[FusedSubgraph] = []
-    fused_indices = set[int]()
-    # find_matches() returns the attentions first.
-    for match in find_matches(model, scopes, None, with_reasons=False, options=_SEARCH_OPTIONS):
-        if match.index in fused_indices:
-            continue
+    matches = find_matches(model, scopes, None, with_reasons=False, options=_SEARCH_OPTIONS)
+    subgraphs: dict[Match, FusedSubgraph] = {}
+
+    def can_fuse(host: Match) -> bool:
         try:
-            subgraph = fuse_attention(match) or fuse_grid_sample(match)
-            if subgraph is None or not fused_indices.isdisjoint(subgraph.nodes):
-                continue
+            subgraph = subgraph_of(host)
             _check_unassigned(graph, subgraph)
         except NotFusedError as reason:
-            logger.debug("%s is not fused by the provider: %s", match.record.where, reason)
-            continue
-        fused_indices |= subgraph.nodes
-        subgraphs.append(subgraph)
-    return subgraphs
+            _log_reason(host, reason)
+            return False
+        subgraphs[host] = subgraph
+        return True
+
+    absorbed = {match for host in choose_hosts(matches, can_fuse) for match in host.absorbed}
+    for match in matches:
+        if not match.is_host and match not in absorbed:
+            try:
+                check_grid_is_not_computed(match)
+            except NotFusedError as reason:
+                _log_reason(match, reason)
+    return list(subgraphs.values())
+
+
+def subgraph_of(host: Match) -> FusedSubgraph:
+    """Return the nodes that become one node if a host is fused.
+
+    Raises:
+        NotFusedError: the provider cannot fuse them.
+    """
+    if host.detected_attention is not None:
+        return fuse_attention(host, host.detected_attention)
+    assert host.fused_grid is not None  # otherwise it is no host
+    return fuse_grid_sample(host, host.fused_grid)
+
+
+def _log_reason(match: Match, reason: NotFusedError) -> None:
+    logger.debug("%s is not fused by the provider: %s", match.record.where, reason)
 
 
 def _check_unassigned(graph: Graph, subgraph: FusedSubgraph) -> None:

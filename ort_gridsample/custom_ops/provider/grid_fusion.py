@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from ...detection.coordinate_sources import CoordinateSource
 from ...detection.match import Match
 from ...detection.programs import Scalar
 from ...dialects.table import COMPILED_DOMAIN
@@ -75,25 +76,17 @@ def values_of_grids(use_def: UseDef) -> Iterator[str]:
             yield from use_def.backward_closure(scope.inputs[index][1:2], FUSED_OPERATORS)
 
 
-def fuse_grid_sample(match: Match) -> FusedGridSample | None:
-    """Return the nodes of a GridSample with a computed grid that become one node.
-
-    Return None if the match is no GridSample with a computed grid.
+def fuse_grid_sample(match: Match, source: CoordinateSource) -> FusedGridSample:
+    """Return the nodes of a GridSample and of its grid that become one node.
 
     Raises:
         NotFusedError: the nodes that compute the grid cannot be fused, there is no compiled op for
             them, or one of their values is also read by other nodes.
     """
-    source = match.fused_grid
     sample = match.record
-    if source is None:
-        _check_grid_is_not_computed(match)
-        return None
-    required = {match.index}
-    _check_kernel(match)
-    if source.absorbed is not None:
-        _check_kernel(source.absorbed)
-        required.add(source.absorbed.index)
+    members = (match, *match.absorbed)
+    for member in members:
+        _check_kernel(member)
     all_types = (sample.types["X"], *source.input_types)
     if any(len(types) != 1 for types in all_types):
         raise NotFusedError("the type of X or of what the grid is computed from is not known")
@@ -110,7 +103,7 @@ def fuse_grid_sample(match: Match) -> FusedGridSample | None:
     node = FusedOpTarget().fused_nodes(match, source, Names(onnx.ModelProto()))[-1]
     nodes = nodes_to_fuse(
         match.scope,
-        required=required,
+        required={member.index for member in members},
         candidates=set(source.nodes),
         inputs=inputs,
         output=sample.output,
@@ -128,7 +121,7 @@ def fuse_grid_sample(match: Match) -> FusedGridSample | None:
     )
 
 
-def _check_grid_is_not_computed(match: Match) -> None:
+def check_grid_is_not_computed(match: Match) -> None:
     """Check that a match without a fused grid is no GridSample whose grid nodes compute.
 
     Raises:

@@ -42,7 +42,7 @@ class Replacement:
 
 
 class TargetSelector(ABC):
-    """Selects the target of each node.
+    """Selects the targets of nodes.
 
     A composite node is one that is equivalent to several nodes, such as deformable attention.
 
@@ -51,8 +51,8 @@ class TargetSelector(ABC):
     1. :meth:`needs_expansion` for composite nodes. Nodes that need it are expanded, and the model
        is searched again.
     2. :meth:`replaces_composite` for the composite nodes that stay.
-    3. :meth:`target_for`.
-    4. Of that target, :meth:`Target.needs_inlining` and :meth:`Target.least_opset`. The model is
+    3. :meth:`targets_of`, for all nodes but the composite ones that are not replaced.
+    4. Of these targets, :meth:`Target.needs_inlining` and :meth:`Target.least_opset`. The model is
        changed and searched again, until neither requires a change.
     5. :meth:`Target.replacement_for`.
 
@@ -69,8 +69,8 @@ class TargetSelector(ABC):
     has_allowzero = True
 
     @abstractmethod
-    def target_for(self, match: Match) -> Target | None:
-        """Return the target that replaces a node; None if the node stays."""
+    def targets_of(self, matches: Sequence[Match]) -> dict[Match, Target]:
+        """Return the targets of the nodes that are replaced, in the order of ``matches``."""
 
     def needs_expansion(self, match: Match) -> bool:
         """Whether a composite node must be expanded before it is replaced."""
@@ -84,8 +84,8 @@ class TargetSelector(ABC):
 class Target(TargetSelector):
     """One kind of replacement for nodes, which selects itself for the nodes that it replaces."""
 
-    def target_for(self, match: Match) -> Target | None:
-        return self if self.replaces(match) else None
+    def targets_of(self, matches: Sequence[Match]) -> dict[Match, Target]:
+        return {match: self for match in matches if self.replaces(match)}
 
     @abstractmethod
     def replaces(self, match: Match) -> bool:
@@ -114,6 +114,23 @@ class Target(TargetSelector):
         Raises:
             GridSampleError: the node cannot be written.
         """
+
+
+class _NoNodes(Target):
+    """The target of a node that another node's op absorbs: the node is dropped."""
+
+    def replaces(self, match: Match) -> bool:
+        return True
+
+    def needs_inlining(self, match: Match) -> bool:
+        return False  # its host is in the same function
+
+    def replacement_for(self, match: Match, names: Names) -> Replacement:
+        return Replacement([])
+
+
+#: The target of nodes that are absorbed.
+ABSORBED = _NoNodes()
 
 
 def with_operator(

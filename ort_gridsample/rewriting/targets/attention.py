@@ -37,8 +37,7 @@ class AttentionTarget(Target):
         return match.scope.function is not None
 
     def replaces(self, match: Match) -> bool:
-        is_part = match.enclosing_match is not None
-        return match.detected_attention is not None or is_part or match.is_foreign_attention
+        return match.detected_attention is not None or match.is_foreign_attention
 
     def replacement_for(self, match: Match, names: Names) -> Replacement:
         source: AttentionSource
@@ -46,10 +45,9 @@ class AttentionTarget(Target):
         if match.is_foreign_attention:
             source = ForeignAttention(match, names, self.check)
             superseded = constants_of(match)
-        elif match.detected_attention is not None:
-            source = DetectedAttention(match, match.detected_attention, names)
         else:
-            return Replacement([])  # a GridSample that the attention replaces
+            assert match.detected_attention is not None  # otherwise ``replaces`` is false
+            source = DetectedAttention(match, match.detected_attention, names)
         call = source.call()
         result = self.output(match, source, call, names)
         return Replacement(source.e.finish(result, match.record.output), superseded=superseded)

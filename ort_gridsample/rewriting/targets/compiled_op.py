@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx
 from onnx import helper
 
 from ...detection.coordinate_sources import CoordinateSource
+from ...detection.hosts import choose_hosts
 from ...detection.match import Match
 from ...detection.records import NodeRecord
 from ...dialects.table import COMPILED
@@ -17,7 +20,7 @@ from ...graph.new_names import Names
 from ...kernels.tap_plans import COMPILED_MODES, COMPILED_PADDING
 from ...reference.coordinates import PADDING_RULES
 from ...reference.taps import MAX_TAPS, MODE_RULES
-from . import Replacement, typed_in_function
+from . import ABSORBED, Replacement, Target, typed_in_function
 from .dialect_target import DialectTarget
 
 
@@ -56,20 +59,26 @@ class FusedOpTarget(CompiledOpTarget):
 
     fuses = True
 
+    def targets_of(self, matches: Sequence[Match]) -> dict[Match, Target]:
+        targets = super().targets_of(matches)
+        for host in choose_hosts(matches, lambda match: match.fused_grid is not None):
+            targets.update(dict.fromkeys(host.absorbed, ABSORBED))
+        return targets
+
     def replaces(self, match: Match) -> bool:
-        is_fused = match.fused_grid is not None or match.fused_into is not None
-        return is_fused or super().replaces(match)
+        return match.fused_grid is not None or super().replaces(match)
 
     def needs_inlining(self, match: Match) -> bool:
+        if super().needs_inlining(match):
+            return True
+        if match.fused_grid is None:
+            return False
+        if any(CompiledOpTarget.needs_inlining(self, absorbed) for absorbed in match.absorbed):
+            return True
         # A function cannot state the type that :func:`_output_type` returns.
-        has_several_sources = match.fused_grid is not None and _has_several_sources(
-            match.fused_grid
-        )
-        return super().needs_inlining(match) or has_several_sources
+        return _has_several_sources(match.fused_grid)
 
     def replacement_for(self, match: Match, names: Names) -> Replacement:
-        if match.fused_into is not None:
-            return Replacement([])
         fused = match.fused_grid
         if fused is None:
             return super().replacement_for(match, names)
