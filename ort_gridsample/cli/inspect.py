@@ -17,13 +17,12 @@ from ..detection.records import NodeRecord, columns
 from ..detection.runtime_verdicts import RuntimeVerdict, verdict_on
 from ..detection.unknown_nodes import unknown_operators_text
 from ..dialects.spelling import AttributeReference
-from ..errors import GridSampleError
-from ..functions.validation import format_choices
 from ..graph.files import read_model, translate_errors
 from ..graph.runtimes import RUNTIMES
 from ..graph.scope import scopes_of
 from ..patching import MISSED_WITHOUT_ONNXRUNTIME, installed_probe
 from ..versions import check_module
+from . import providers
 from .failures import about
 from .output import line_width, print_json, table
 
@@ -43,10 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="an ONNX model; its external data is not read",
     )
-    parser.add_argument(
-        "--provider",
-        metavar="NAME",
-        help="show where nodes run in a session with this execution provider before the CPU's; "
+    providers.add_arguments(
+        parser,
+        "show where nodes run in a session with this execution provider before the CPU's; "
         "GridSampleExecutionProvider is this package's own",
     )
     parser.add_argument(
@@ -79,13 +77,14 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the nodes of a model."""
     model = arguments.model
     provider = arguments.provider
-    if provider:
+    if provider or arguments.provider_library:
         check_module("onnxruntime")
         from ..custom_ops.provider.definitions import NAME
 
         if provider == NAME:
             _print_assignments(model, as_json=arguments.json)
             return
+        providers.register_provider(arguments, "inspect")
     if arguments.for_runtime:
         _print_verdicts(arguments)
         return
@@ -167,22 +166,21 @@ def _rows_with_placements(path: str, provider: str | None) -> list[Row]:
     """Return the rows of a model's nodes, with their places in a session.
 
     Raises:
-        GridSampleError: the model cannot be read, or onnxruntime lacks the ``provider``.
+        GridSampleError: the model cannot be read.
     """
-    import onnxruntime
-
-    from ..session.accelerators import AcceleratorProbe, accelerators_of
+    from ..session.accelerators import AcceleratorProbe, accelerators_of, has_only_sampling_nodes
     from ..session.prediction import predict_placements
 
-    names = [provider] if provider else []
-    available = onnxruntime.get_available_providers()
-    if not set(names) <= set(available):
-        expected = f"one that this onnxruntime has: {format_choices(available)}"
-        raise GridSampleError("inspect", "--provider", repr(provider), expected)
-    accelerators = accelerators_of(names, None)
-    accelerator_probe = AcceleratorProbe(accelerators, "lower", only_sampling_nodes=False)
-    with about(path), closing(accelerator_probe):
-        placements = predict_placements(path, accelerator_probe)
+    accelerators = accelerators_of([provider] if provider else [], None)
+    with about(path):
+        model = read_model(path)
+        with translate_errors(model):
+            only_sampling_nodes = has_only_sampling_nodes(scopes_of(model))
+        accelerator_probe = AcceleratorProbe(
+            accelerators, "lower", only_sampling_nodes=only_sampling_nodes
+        )
+        with closing(accelerator_probe):
+            placements = predict_placements(model, accelerator_probe)
     return [Row(placement.record, placement) for placement in placements]
 
 

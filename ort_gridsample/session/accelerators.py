@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import takewhile
@@ -20,8 +20,10 @@ import onnx
 import onnxruntime
 
 from ..detection.records import NodeRecord
+from ..dialects.registry import operator_types
 from ..errors import GridSampleError
 from ..graph.runtimes import ANY, RUNTIMES
+from ..graph.scope import Scope
 from ..rewriting.patch import rewrite_selected_nodes
 from ..rewriting.targets import Target
 from ..rewriting.targets.dialect_target import DialectTarget
@@ -82,6 +84,12 @@ def accelerators_of(
         for name, provider_option in before_cpu
         if is_installed(name)
     ]
+
+
+def has_only_sampling_nodes(scopes: Iterable[Scope]) -> bool:
+    """Whether all nodes of a model but Constants are sampling nodes."""
+    op_types = set[str]().union(*(scope.op_types for scope in scopes))
+    return op_types <= {*operator_types(), "Constant"}
 
 
 class AcceleratorProbe:

@@ -90,7 +90,12 @@ def is_installed(name: str) -> bool:
     """Whether a session may have a provider, other than this package's own."""
     if name == OWN_NAME:
         return False
-    return name in onnxruntime.get_available_providers() or name in plugins()
+    return name in provider_names()
+
+
+def provider_names() -> list[str]:
+    """Return the names of the providers that a session may have."""
+    return [*dict.fromkeys([*onnxruntime.get_available_providers(), *plugins()])]
 
 
 def are_found_by_name(providers: Providers) -> bool:
