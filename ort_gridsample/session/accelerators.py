@@ -28,9 +28,9 @@ from ..rewriting.patch import rewrite_selected_nodes
 from ..rewriting.targets import Target
 from ..rewriting.targets.dialect_target import DialectTarget
 from .accelerator_answers import ANSWERS, RUNS
-from .plugins import CPU, device_keys, is_installed, plugins
+from .plugins import CPU, Devices, Providers, device_keys, is_installed
 from .probe_cases import ProbeCase, build_case
-from .provider_process import Devices, ProviderProcess, Providers
+from .provider_process import ProviderProcess
 
 #: What to do with nodes for accelerators. ``"lower"``: write a node in a form that an accelerator
 #: runs. ``"keep"``: leave the nodes that an accelerator runs as they are. ``"never"``: place nodes
@@ -119,7 +119,7 @@ class AcceleratorProbe:
         self._devices = dict(devices or {})
         self._accelerated = accelerated
         self._only_sampling_nodes = only_sampling_nodes
-        self._process = ProviderProcess(accelerators, self._devices, plugins)
+        self._process = ProviderProcess(accelerators, self._devices)
         self.name = " or ".join(name for name, _ in accelerators)
 
     def close(self) -> None:

@@ -19,7 +19,13 @@ import ort_gridsample as ogs
 from ort_gridsample.cli import main
 from ort_gridsample.custom_ops.provider import ep_api
 from ort_gridsample.inference.trial import Trial
-from ort_gridsample.session import accelerator_answers, accelerators, added_providers, plugins
+from ort_gridsample.session import (
+    accelerator_answers,
+    accelerators,
+    added_providers,
+    plugins,
+    provider_process,
+)
 from ort_gridsample.session.accelerator_answers import AnswerCache
 from ort_gridsample.session.accelerators import AcceleratorProbe, accelerators_of
 from ort_gridsample.session.config_entries import config_entries
@@ -226,7 +232,7 @@ def test_own_provider_in_options_is_not_probed(monkeypatch: pytest.MonkeyPatch) 
 
 def test_plugin_whose_library_is_gone_runs_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = plugins.Plugin("missing", "/no/such/library.so")
-    monkeypatch.setattr(accelerators, "plugins", lambda: {REFUSING: missing})
+    monkeypatch.setattr(provider_process, "plugins", lambda: {REFUSING: missing})
     session = ogs.InferenceSession(grid_sample(), plain_options(), [REFUSING, CPU])
     assert session.placements[0].runs_on == "compiled op"
 
