@@ -17,6 +17,8 @@ from ..detection.records import NodeRecord, columns
 from ..detection.runtime_verdicts import RuntimeVerdict, verdict_on
 from ..detection.unknown_nodes import unknown_operators_text
 from ..dialects.spelling import AttributeReference
+from ..errors import GridSampleError
+from ..functions.validation import format_choices
 from ..graph.files import read_model, translate_errors
 from ..graph.runtimes import RUNTIMES
 from ..graph.scope import scopes_of
@@ -84,10 +86,11 @@ def run(arguments: argparse.Namespace) -> None:
         if provider == NAME:
             _print_assignments(model, as_json=arguments.json)
             return
-        providers.register_provider(arguments, "inspect")
     if arguments.for_runtime:
         _print_verdicts(arguments)
         return
+    if provider or arguments.provider_library:
+        providers.register_provider(arguments, "inspect")
     has_onnxruntime = installed_probe().has_runtime
     rows = _rows_with_placements(model, provider) if has_onnxruntime else _rows(model)
     unknown_operators = _unknown_operators_text(model) if has_onnxruntime else ""
