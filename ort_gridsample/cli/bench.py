@@ -22,7 +22,7 @@ from ..functions.cores import get_core
 from ..reference.arrays import Array
 from ..session.installed_runtime import quiet_options
 from ..session.session import InferenceSession
-from . import inputs, runners
+from . import inputs, providers, runners
 from .arguments import magnitude, positive
 from .failures import about
 from .output import print_json, table, versions
@@ -36,7 +36,6 @@ SIDES: Mapping[str, Callable[..., Any]] = {
     BASELINE: PLAIN_SESSION,
     OURS: InferenceSession,
 }
-_CPU = ["CPUExecutionProvider"]
 _COMPILED_DIALECTS = [dialect for dialect in dialects() if dialect.name == COMPILED]
 #: Compiled op -> its operator.
 _OPERATORS = {dialect.op_type: dialect.operator for dialect in _COMPILED_DIALECTS}
@@ -94,11 +93,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="the approximate duration (default: %(default)g)",
     )
+    providers.add_arguments(
+        parser, "run both sides on this execution provider, and on the CPU what it does not run"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, times in seconds")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Time a model on both sides, and print the results."""
+    providers.register_provider(arguments, "bench")
     with about(arguments.model):
         feeds = inputs.make_feeds(InferenceSession(arguments.model), arguments, random=True)
         results, refusals = _measure(arguments, feeds)
@@ -106,6 +109,7 @@ def run(arguments: argparse.Namespace) -> None:
         content = {
             "model": arguments.model,
             "threads": arguments.threads,
+            "provider": arguments.provider,
             "core": get_core(),
             "versions": versions(),
             "sides": sides_json(results, refusals),
@@ -125,7 +129,8 @@ def _print(
     if arguments.threads:
         thread_count = f"{arguments.threads} thread{'s' if arguments.threads > 1 else ''}"
     release = onnxruntime.__version__
-    print(f"{arguments.model}: onnxruntime {release}, core {get_core()}, {thread_count}")
+    provider = f", {arguments.provider}" if arguments.provider else ""
+    print(f"{arguments.model}: onnxruntime {release}{provider}, core {get_core()}, {thread_count}")
     print(
         "ms: the median time of a run ± half the interquartile range; "
         "times of nodes are from onnxruntime's profile"
@@ -169,7 +174,10 @@ def _measure(
             refusals[side] = one_line(error)
     _check_outputs(opened[OURS].outputs)
     threads = arguments.threads or 0
-    nodes = {side: profile(SIDES[side], arguments.model, feeds, threads) for side in opened}
+    nodes = {
+        side: profile(SIDES[side], arguments.model, feeds, threads, provider=arguments.provider)
+        for side in opened
+    }
     turns = {
         side: Turn(runners.call(opened_side.session, feeds)) for side, opened_side in opened.items()
     }
@@ -200,7 +208,7 @@ def _open_side(side: str, arguments: argparse.Namespace, feeds: dict[str, Array]
         Exception: the session does not run the model.
     """
     options = quiet_options(arguments.threads or 0)
-    session = SIDES[side](arguments.model, options, providers=_CPU)
+    session = providers.open_session(SIDES[side], arguments.model, options, arguments.provider)
     return _OpenedSide(session, runners.run_session(session, feeds))
 
 
@@ -233,6 +241,7 @@ def profile(
     *,
     warm_up: int = WARM_UP,
     n_runs: int = PROFILED_RUNS,
+    provider: str | None = None,
 ) -> dict[str, Node]:
     """Run a model under onnxruntime's profiler, and return its nodes by name.
 
@@ -243,12 +252,13 @@ def profile(
         threads: the number of threads; 0 for onnxruntime's default.
         warm_up: the number of runs that do not count.
         n_runs: the number of runs after them.
+        provider: the execution provider before the CPU's.
     """
     options = quiet_options(threads)
     options.enable_profiling = True
     with tempfile.TemporaryDirectory() as folder:
         options.profile_file_prefix = str(Path(folder, "profile"))
-        session = session_class(model, options, providers=_CPU)
+        session = providers.open_session(session_class, model, options, provider)
         call = runners.call(session, feeds)
         for _ in range(warm_up + n_runs):
             call()

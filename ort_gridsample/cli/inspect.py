@@ -24,6 +24,7 @@ from ..graph.runtimes import RUNTIMES
 from ..graph.scope import scopes_of
 from ..patching import MISSED_WITHOUT_ONNXRUNTIME, installed_probe
 from ..versions import check_module
+from . import providers
 from .failures import about
 from .output import line_width, print_json, table
 
@@ -43,10 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="an ONNX model; its external data is not read",
     )
-    parser.add_argument(
-        "--provider",
-        metavar="NAME",
-        help="show where nodes run in a session with this execution provider before the CPU's; "
+    providers.add_arguments(
+        parser,
+        "show where nodes run in a session with this execution provider before the CPU's; "
         "GridSampleExecutionProvider is this package's own",
     )
     parser.add_argument(
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the nodes of a model."""
     model = arguments.model
     provider = arguments.provider
-    if provider:
+    if provider or arguments.provider_library:
         check_module("onnxruntime")
         from ..custom_ops.provider.definitions import NAME
 
@@ -89,6 +89,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.for_runtime:
         _print_verdicts(arguments)
         return
+    if provider or arguments.provider_library:
+        providers.register_provider(arguments, "inspect")
     has_onnxruntime = installed_probe().has_runtime
     rows = _rows_with_placements(model, provider) if has_onnxruntime else _rows(model)
     unknown_operators = _unknown_operators_text(model) if has_onnxruntime else ""
@@ -167,22 +169,21 @@ def _rows_with_placements(path: str, provider: str | None) -> list[Row]:
     """Return the rows of a model's nodes, with their places in a session.
 
     Raises:
-        GridSampleError: the model cannot be read, or onnxruntime lacks the ``provider``.
+        GridSampleError: the model cannot be read.
     """
-    import onnxruntime
-
-    from ..session.accelerators import AcceleratorProbe, accelerators_of
+    from ..session.accelerators import AcceleratorProbe, accelerators_of, has_only_sampling_nodes
     from ..session.prediction import predict_placements
 
-    names = [provider] if provider else []
-    available = onnxruntime.get_available_providers()
-    if not set(names) <= set(available):
-        expected = f"one that this onnxruntime has: {format_choices(available)}"
-        raise GridSampleError("inspect", "--provider", repr(provider), expected)
-    accelerators = accelerators_of(names, None)
-    accelerator_probe = AcceleratorProbe(accelerators, "lower", only_sampling_nodes=False)
-    with about(path), closing(accelerator_probe):
-        placements = predict_placements(path, accelerator_probe)
+    accelerators = accelerators_of([provider] if provider else [], None)
+    with about(path):
+        model = read_model(path)
+        with translate_errors(model):
+            only_sampling_nodes = has_only_sampling_nodes(scopes_of(model))
+        accelerator_probe = AcceleratorProbe(
+            accelerators, "lower", only_sampling_nodes=only_sampling_nodes
+        )
+        with closing(accelerator_probe):
+            placements = predict_placements(model, accelerator_probe)
     return [Row(placement.record, placement) for placement in placements]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import takewhile
@@ -20,15 +20,17 @@ import onnx
 import onnxruntime
 
 from ..detection.records import NodeRecord
+from ..dialects.registry import operator_types
 from ..errors import GridSampleError
 from ..graph.runtimes import ANY, RUNTIMES
+from ..graph.scope import Scope
 from ..rewriting.patch import rewrite_selected_nodes
 from ..rewriting.targets import Target
 from ..rewriting.targets.dialect_target import DialectTarget
 from .accelerator_answers import ANSWERS, RUNS
-from .plugins import CPU, device_keys, is_installed, plugins
+from .plugins import CPU, Devices, Providers, device_keys, is_installed
 from .probe_cases import ProbeCase, build_case
-from .provider_process import Devices, ProviderProcess, Providers
+from .provider_process import ProviderProcess
 
 #: What to do with nodes for accelerators. ``"lower"``: write a node in a form that an accelerator
 #: runs. ``"keep"``: leave the nodes that an accelerator runs as they are. ``"never"``: place nodes
@@ -84,6 +86,12 @@ def accelerators_of(
     ]
 
 
+def has_only_sampling_nodes(scopes: Iterable[Scope]) -> bool:
+    """Whether all nodes of a model but Constants are sampling nodes."""
+    op_types = set[str]().union(*(scope.op_types for scope in scopes))
+    return op_types <= {*operator_types(), "Constant"}
+
+
 class AcceleratorProbe:
     """Find, by trying them, the forms of nodes that the accelerators of a session run.
 
@@ -111,7 +119,7 @@ class AcceleratorProbe:
         self._devices = dict(devices or {})
         self._accelerated = accelerated
         self._only_sampling_nodes = only_sampling_nodes
-        self._process = ProviderProcess(accelerators, self._devices, plugins)
+        self._process = ProviderProcess(accelerators, self._devices)
         self.name = " or ".join(name for name, _ in accelerators)
 
     def close(self) -> None:

@@ -16,8 +16,7 @@ from onnx import TensorProto, helper
 from .. import versions
 from .config_entries import config_entries
 from .options import has_providers, open_quietly
-from .plugins import CPU, devices_of, is_installed, plugins
-from .provider_process import Devices, Providers
+from .plugins import CPU, Devices, Providers, devices_of, is_installed, plugins
 
 #: The release from which on a session lists the options of plugins.
 _LISTS_OPTIONS = "1.28"

@@ -12,7 +12,6 @@ from google.protobuf.message import EncodeError
 
 from .. import spec, versions
 from ..custom_ops.compiled_ops.catalog import OpSelection
-from ..dialects.registry import operator_types
 from ..dialects.table import (
     ATTENTION,
     COMPILED_DOMAIN,
@@ -29,7 +28,7 @@ from ..graph.scope import Scope, scopes_of, used_domains
 from ..graph.tensors import exceeds_protobuf
 from ..rewriting.patch import bind_threads, rewrite_matches
 from . import installed_runtime, standard_files
-from .accelerators import AcceleratorProbe
+from .accelerators import AcceleratorProbe, has_only_sampling_nodes
 from .decisions import context_of
 from .options import added_initializers, are_builtin_domains
 from .patched_model import PatchedModel, SessionArguments, Source
@@ -288,10 +287,7 @@ class _ModelPreparation:
 
     def _has_only_sampling_nodes(self) -> bool:
         """Whether all nodes but Constants are sampling nodes. Only accelerators need to know it."""
-        if not self.arguments.accelerators:
-            return False
-        op_types = set[str]().union(*(scope.op_types for scope in self.scopes))
-        return op_types <= {*operator_types(), "Constant"}
+        return bool(self.arguments.accelerators) and has_only_sampling_nodes(self.scopes)
 
 
 def serialized(model: onnx.ModelProto) -> bytes:

@@ -15,7 +15,7 @@ from ..rewriting.passes import Selection
 from .accelerators import AcceleratedPolicy
 from .options import has_providers
 from .placement import ONNXRUNTIME, PYTHON_OP, Placement
-from .provider_process import Devices, Providers
+from .plugins import Devices, Providers
 
 #: A model as onnxruntime's session accepts it.
 Source: TypeAlias = bytes | str | os.PathLike[str]

@@ -1,24 +1,45 @@
 """Execution providers that are plugins: libraries that a program registers with onnxruntime.
 
-onnxruntime lists their devices (``get_ep_devices``). A session uses a plugin by its name, from
-onnxruntime 1.28 on, or because its devices were added to the options of the session.
+onnxruntime lists their devices (``get_ep_devices``). A session uses a plugin if its devices were
+added to the options of the session. Newer releases also find a plugin by its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import onnxruntime
 
+from .. import versions
 from ..custom_ops.provider.definitions import NAME as OWN_NAME
-from .provider_process import Plugin, Providers
 
 CPU = "CPUExecutionProvider"
+#: The release from which on a session finds all plugins by their names. 1.28 finds only those whose
+#: names are not names of providers that other builds of onnxruntime contain.
+_FINDS_PLUGINS = "1.32"
 #: The end of the name under which a library is registered that lists devices this machine lacks.
 _VIRTUAL = ".virtual"
+
+#: Execution providers with their options.
+Providers: TypeAlias = Sequence[tuple[str, Mapping[str, str]]]
+#: Name of a plugin -> the indices of the devices to use among those of the plugin. Of others, all
+#: devices are used.
+Devices: TypeAlias = Mapping[str, Sequence[int]]
+
+
+class Plugin(NamedTuple):
+    """The library of an execution provider.
+
+    Attributes:
+        registration_name: the name under which onnxruntime registers the library.
+        library: its path.
+    """
+
+    registration_name: str
+    library: str
 
 
 def devices_of(name: str) -> list[Any]:
@@ -90,14 +111,19 @@ def is_installed(name: str) -> bool:
     """Whether a session may have a provider, other than this package's own."""
     if name == OWN_NAME:
         return False
-    return name in onnxruntime.get_available_providers() or name in plugins()
+    return name in provider_names()
+
+
+def provider_names() -> list[str]:
+    """Return the names of the providers that a session may have."""
+    return [*dict.fromkeys([*onnxruntime.get_available_providers(), *plugins()])]
 
 
 def are_found_by_name(providers: Providers) -> bool:
-    """Whether onnxruntime finds these providers by their names: before 1.28, it finds no plugin."""
-    listed = onnxruntime.get_available_providers()
-    unlisted = [name for name, _ in providers if name not in listed]
-    return not unlisted or plugins().keys().isdisjoint(unlisted)
+    """Whether a session finds these providers if it gets their names."""
+    if versions.is_at_least(onnxruntime.__version__, _FINDS_PLUGINS):
+        return True
+    return plugins().keys().isdisjoint(name for name, _ in providers)
 
 
 def add_providers(options: onnxruntime.SessionOptions, providers: Providers) -> None:

@@ -18,8 +18,7 @@ from .options import (
     set_default_entry,
 )
 from .patched_model import PatchedModel
-from .plugins import add_providers
-from .provider_process import Providers
+from .plugins import Providers, add_providers
 from .registration import add_python_ops, register, register_privately
 
 #: Keys of configuration entries of onnxruntime's sessions.

@@ -7,32 +7,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeAlias
+from typing import IO, Any
 
 from ..reference.arrays import Array
 from ..system.process import interpreter
 from . import provider_script
-
-#: Execution providers with their options.
-Providers: TypeAlias = Sequence[tuple[str, Mapping[str, str]]]
-#: Name of a plugin -> the indices of the devices to use among those of the plugin. Of others, all
-#: devices are used.
-Devices: TypeAlias = Mapping[str, Sequence[int]]
-
-
-class Plugin(NamedTuple):
-    """The library of an execution provider.
-
-    Attributes:
-        registration_name: the name under which onnxruntime registers the library.
-        library: its path.
-    """
-
-    registration_name: str
-    library: str
-
+from .plugins import Devices, Providers, are_found_by_name, plugins
 
 #: How the reason begins if the providers take too long.
 TIMED_OUT = "it takes longer"
@@ -51,23 +33,18 @@ class ProviderProcess:
     """A :class:`.Runner` that runs models on execution providers only, in a process of its own.
 
     The process starts with the first model. It starts again with the next model after it ended.
+    The libraries of plugins are registered there as well.
 
     Args:
         providers: the providers, which must run all nodes.
         devices: the devices of plugins.
-        plugins: returns the plugins of this process by name. They are registered in the other.
     """
 
-    def __init__(
-        self,
-        providers: Providers,
-        devices: Devices | None = None,
-        plugins: Callable[[], Mapping[str, Plugin]] = dict,
-    ) -> None:
+    def __init__(self, providers: Providers, devices: Devices | None = None) -> None:
+        self._by_name = are_found_by_name(providers) and not devices
         self._names = [name for name, _ in providers]
         self._options = [dict(provider_options) for _, provider_options in providers]
         self._devices = dict(devices or {})
-        self._plugins = plugins
         self._process: subprocess.Popen[bytes] | None = None
 
     def close(self) -> None:
@@ -89,10 +66,11 @@ class ProviderProcess:
         Raises:
             RuntimeError: the providers do not run the model. The message is the reason.
         """
-        known_plugins = self._plugins()
-        plugins = [tuple(known_plugins[name]) for name in self._names if name in known_plugins]
-        chosen = plugins, self._devices
-        outputs = self._call(model, self._names, self._options, feeds, optimized, *chosen)
+        known_plugins = plugins()
+        libraries = [tuple(known_plugins[name]) for name in self._names if name in known_plugins]
+        devices = None if self._by_name else self._devices
+        providers = self._names, self._options, libraries, devices
+        outputs = self._call(model, *providers, feeds, optimized)
         if not isinstance(outputs, str):
             return outputs
         if _IS_LEFT_TO_CPU in outputs:

@@ -17,15 +17,15 @@ def answer(
     model: bytes,
     providers: list[str],
     provider_options: list[dict[str, str]],
+    plugins: list[tuple[str, str]],
+    devices: dict[str, list[int]] | None,
     feeds: list[dict[str, Any]],
     optimized: bool,
-    plugins: list[tuple[str, str]],
-    devices: dict[str, list[int]],
 ) -> list[list[Any]] | str:
     """Return all outputs of ``model`` for each of ``feeds``, or onnxruntime's error.
 
     ``plugins`` are the names and paths of libraries to register. ``devices`` are the indices of
-    devices to use, by provider.
+    devices to use, by provider; None lets onnxruntime find the providers by their names.
     """
     import onnxruntime  # not before stdout is redirected, as this may print
 
@@ -39,10 +39,9 @@ def answer(
         # Not the attribute, which `ort-gridsample exec` replaces in this process as well.
         session_class = vars(onnxruntime)["InferenceSession"]
         _register(onnxruntime, plugins)
-        is_found = set(providers) <= set(onnxruntime.get_available_providers())
-        if not plugins or (is_found and not devices):
+        if devices is None:
             session = session_class(model, options, providers, provider_options)
-        else:  # onnxruntime before 1.28 does not find plugins by their names
+        else:
             for name, values in zip(providers, provider_options, strict=True):
                 _add_provider(onnxruntime, options, name, values, devices.get(name))
             session = session_class(model, options)

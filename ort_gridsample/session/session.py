@@ -39,9 +39,8 @@ from .op_errors import creation_error_for, exception_for
 from .options import State, is_error_of_unknown_operator, options_from_state, read_state
 from .patched_model import PatchedModel, SessionArguments, Source
 from .placement import COMPILED_OP, PYTHON_OP, Placement
-from .plugins import are_found_by_name
+from .plugins import Devices, are_found_by_name
 from .prepared_options import options_for, with_providers
-from .provider_process import Devices
 from .python_op_preparation import prepare_python_ops
 
 logger = logging.getLogger("ort_gridsample")

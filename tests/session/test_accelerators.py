@@ -36,6 +36,7 @@ from ort_gridsample.session import (
 )
 from ort_gridsample.session.accelerator_answers import RUNS, AnswerCache
 from ort_gridsample.session.accelerators import AcceleratorProbe, ProviderForm
+from ort_gridsample.session.plugins import devices_of
 from ort_gridsample.session.probe_cases import build_case
 from ort_gridsample.session.provider_process import ProviderProcess
 from ort_gridsample.session.provider_script import READY
@@ -48,6 +49,7 @@ from support.exported_models import (
     run_stored_inputs,
     stored_arrays,
 )
+from support.installed_plugins import register_installed_plugins
 from support.models import loose, parsed
 from support.processes import run_program
 
@@ -55,7 +57,9 @@ from support.processes import run_program
 AZURE = "AzureExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
 WEBGPU = "WebGpuExecutionProvider"
-AVAILABLE = onnxruntime.get_available_providers()
+#: Those that are plugins.
+PLUGINS = register_installed_plugins()
+AVAILABLE = [*onnxruntime.get_available_providers(), *PLUGINS]
 CUDA = "CUDAExecutionProvider"
 
 
@@ -892,12 +896,21 @@ NODES = [
 @pytest.mark.skipif(
     not REAL_PROVIDER, reason="no provider of OpenVINO, WebGPU or CUDA is installed"
 )
+@pytest.mark.parametrize("way", ["name", "devices"])
 @pytest.mark.parametrize("node", NODES, ids=str)
-def test_another_provider_runs_the_whole_model(node: tuple[int, str, int, bool, bool]) -> None:
+def test_another_provider_runs_the_whole_model(
+    node: tuple[int, str, int, bool, bool], way: str
+) -> None:
     rank, mode, opset, _, is_static = node
     if not is_static and REAL_PROVIDER == WEBGPU and opset > 16:
         pytest.skip("WebGPU's provider leaves arithmetic of lengths to the CPU")
-    session = ogs.InferenceSession(sampling_model(*node), profiling_options(), [REAL_PROVIDER])
+    if way == "devices" and REAL_PROVIDER not in PLUGINS:
+        pytest.skip("the provider is no plugin")
+    options = profiling_options()
+    if way == "devices":
+        options.add_provider_for_devices(devices_of(REAL_PROVIDER), {})
+    providers = None if way == "devices" else [REAL_PROVIDER]
+    session = ogs.InferenceSession(sampling_model(*node), options, providers)
     feeds = feeds_of(rank)
     expected = ogs.grid_sample(feeds["X"], feeds["G"], mode)
     np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=0, atol=1e-4)
