@@ -29,8 +29,8 @@ _FIRST_COORDINATE = 0.0131
 #: The coordinates are so many pixels and lengths outside of an axis.
 _PIXELS_OUTSIDE = 8
 _LENGTHS_OUTSIDE = 4
-#: Normalized coordinates far outside.
-_FAR = (-1e9, -1e5, -1234.5, 1234.5, 1e5, 1e9)
+#: Normalized coordinates far outside, on one side.
+_FAR = np.geomspace(100, 1e9, 64)
 
 
 def without_equal(possible: Sequence[PossibleSample]) -> list[PossibleSample]:
@@ -99,7 +99,7 @@ def _coordinates(length: int, align_corners: bool) -> Array:
     outside = _PIXELS_OUTSIDE + _LENGTHS_OUTSIDE * length
     pixels = np.arange(-outside, length + outside, 1 / _COORDINATES_PER_PIXEL) + _FIRST_COORDINATE
     near = normalize(pixels, axis.last, axis.span)
-    return np.concatenate([near, _FAR])
+    return np.concatenate([near, -_FAR, _FAR])
 
 
 def _pixel_weights(attributes: SampleAttributes, length: int, g: Array) -> Array:
