@@ -53,6 +53,7 @@ ARITHMETIC = LINEAR | {
     "Round",
     "Shape",
     "Sign",
+    "Sin",
     "Size",
     "Split",
     "Sqrt",

@@ -6,8 +6,8 @@ The grids have positions at edges and centres of pixels, between them, and far o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import chain, count
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain, count, product
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,8 @@ MIN_POSITIONS = 1024
 MAX_RUNS = 64
 #: The maximum number of elements of an input.
 MAX_ELEMENTS = 1 << 26
+#: The fraction of a pixel coordinate at the edge of a pixel.
+_EDGE = 0.5
 
 
 #: The shape of each input.
@@ -130,16 +132,16 @@ def n_runs_needed(grid_shape: Sequence[int]) -> int:
 
 
 def first_round_feeds(
-    shapes: InputShapes, values: Sequence[TypeAndShape], *, exact_edges: bool
+    shapes: InputShapes, values: Sequence[TypeAndShape], *, jumps: Sequence[float]
 ) -> list[list[Array]]:
     """Return the feeds of the first round: positions anywhere, for one shape of the inputs.
 
     Args:
         shapes: the shapes of the inputs.
         values: the types of the inputs.
-        exact_edges: as in :func:`later_feeds`.
+        jumps: as in :func:`later_feeds`.
     """
-    feeds = _Feeds(shapes, values, exact_edges=exact_edges, image_lengths=())
+    feeds = _Feeds(shapes, values, jumps=jumps, image_lengths=())
     return [feeds.of_round(0)]
 
 
@@ -147,7 +149,7 @@ def later_feeds(
     shapes_of_runs: Sequence[InputShapes],
     values: Sequence[TypeAndShape],
     *,
-    exact_edges: bool,
+    jumps: Sequence[float],
     image_lengths: Sequence[int],
 ) -> Iterator[list[Array]]:
     """Yield the feeds of all rounds after the first one, for each of ``shapes_of_runs``.
@@ -158,13 +160,13 @@ def later_feeds(
     Args:
         shapes_of_runs: shapes that the inputs may have.
         values: the types of the inputs.
-        exact_edges: whether positions at edges must be exact in any arithmetic, because results
-            jump there.
+        jumps: the fractions of a pixel at which results jump: positions there must be exact in any
+            arithmetic. If there are none, results are continuous.
         image_lengths: the lengths of an X that has all pixels on one axis, if they are known.
             Otherwise empty.
     """
     for shapes in shapes_of_runs:
-        feeds = _Feeds(shapes, values, exact_edges=exact_edges, image_lengths=image_lengths)
+        feeds = _Feeds(shapes, values, jumps=jumps, image_lengths=image_lengths)
         yield feeds.of_ones()
         n_rounds = min(2 * n_runs_needed(shapes[1]), MAX_RUNS)
         for round_index in range(1, n_rounds):
@@ -177,7 +179,7 @@ class _Feeds:
     Args:
         shapes: the shapes of the inputs.
         values: the types of the inputs.
-        exact_edges: as in :func:`later_feeds`.
+        jumps: as in :func:`later_feeds`.
         image_lengths: as in :func:`later_feeds`.
     """
 
@@ -186,7 +188,7 @@ class _Feeds:
         shapes: InputShapes,
         values: Sequence[TypeAndShape],
         *,
-        exact_edges: bool,
+        jumps: Sequence[float],
         image_lengths: Sequence[int],
     ) -> None:
         X_shape, grid_shape = shapes[:2]
@@ -195,7 +197,7 @@ class _Feeds:
         self._lengths = np.array(outermost_first[::-1])
         self._shapes = shapes
         self._values = values
-        self._exact_edges = exact_edges
+        self._jumps = jumps
         self._grid_shape = grid_shape
         self._generator = np.random.default_rng(sum(map(sum, shapes)))
         self._X = self._generator.uniform(-1, 1, X_shape)
@@ -212,21 +214,27 @@ class _Feeds:
         In even rounds the positions are anywhere, in odd rounds at edges and centres of pixels.
         """
         if round_index % 2:
-            grid = _at_edges(self._generator, self._grid_shape, self._lengths, self._exact_edges)
+            grid = _at_edges(self._generator, self._grid_shape, self._lengths, self._jumps)
         else:
-            grid = _anywhere(self._generator, self._grid_shape, self._lengths)
+            grid = _anywhere(self._generator, self._grid_shape, self._lengths, self._jumps)
         return typed_inputs((self._X, grid), self._shapes, self._values)
 
 
-def _anywhere(generator: np.random.Generator, shape: Sequence[int], lengths: Array) -> Array:
+def _anywhere(
+    generator: np.random.Generator,
+    shape: Sequence[int],
+    lengths: Array,
+    jumps: Sequence[float],
+) -> Array:
     """Return a grid of positions inside, around and far outside of an image.
 
-    None is near the edge of a pixel.
+    None is near the edge of a pixel, or near another one of the ``jumps``.
     """
+    avoided = {_EDGE, *jumps}
     reach = generator.choice([1.0, 1.0, 1.6, np.clip(400 / lengths.max(), 3, 300)], shape)
     grid: Array = generator.uniform(-1, 1, shape) * reach
     while True:
-        is_near = (abs(_from_edges(grid, lengths)) < 2e-3).any(0)
+        is_near = (_distances(grid, lengths, avoided) < 2e-3).any(0)
         if not is_near.any():
             return grid
         grid = np.where(is_near, generator.uniform(-1, 1, grid.shape), grid)
@@ -236,21 +244,21 @@ def _at_edges(
     generator: np.random.Generator,
     shape: Sequence[int],
     lengths: Array,
-    exact_edges: bool,
+    jumps: Sequence[float],
 ) -> Array:
     """Return a grid of centres and edges of pixels in either alignment.
 
-    With ``exact_edges``, positions at edges are exact in any arithmetic.
+    Positions at ``jumps`` are exact in any arithmetic.
     """
     halves = generator.integers(-4, 2 * lengths + 4, shape) / 2
     is_aligned = generator.random((*shape[:-1], 1)) < 0.5
     aligned, unaligned = (normalize(halves, axis.last, axis.span) for axis in _axes(lengths))
     grid: Array = np.where(is_aligned, aligned, unaligned)
-    if exact_edges:
+    if jumps:
         grid = np.round(grid * 64) / 64
-        distances = abs(_from_edges(grid, lengths))
+        distances = _distances(grid, lengths, jumps)
         is_near = ((distances > 0) & (distances < 1e-3)).any(0)
-        grid = np.where(is_near, _anywhere(generator, shape, lengths), grid)
+        grid = np.where(is_near, _anywhere(generator, shape, lengths, jumps), grid)
     return grid
 
 
@@ -267,6 +275,13 @@ def _pixels(grid: Array, lengths: Array) -> list[Array]:
     return [unnormalize(grid, axis) for axis in _axes(lengths)]
 
 
-def _from_edges(grid: Array, lengths: Array) -> Array:
-    """Return the distances (2, …) from the pixel's edge, in pixels, for either alignment."""
-    return np.stack([pixels - np.floor(pixels) - 0.5 for pixels in _pixels(grid, lengths)])
+def _distances(grid: Array, lengths: Array, fractions: Collection[float]) -> Array:
+    """Return the distances from the next coordinate with each of these fractions, in pixels.
+
+    There is one (…) for each fraction and either alignment.
+    """
+    distances = []
+    for pixels, fraction in product(_pixels(grid, lengths), fractions):
+        from_fraction = pixels - np.floor(pixels) - fraction
+        distances.append(abs(from_fraction - np.rint(from_fraction)))
+    return np.stack(distances)

@@ -1,7 +1,8 @@
-"""Test a model that computes GridSample with the mode "nearest" at ties.
+"""Test a model that computes GridSample with a mode that copies pixels, such as nearest, at ties.
 
-A tie is a coordinate halfway between two pixels. Which of the two pixels a model reads depends on
-the order of its operations. A model may therefore compute GridSample everywhere except at ties.
+A tie is a coordinate at which the pixel changes: halfway between two pixels with nearest. Which of
+the two pixels a model reads depends on the order of its operations. A model may therefore compute
+GridSample everywhere except at ties.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def agrees_at_ties(
         may_be_single=True,
         maximum=np.maximum,
     )
-    runs = _tie_runs(shapes, values, lengths, axis)
+    jump = MODE_RULES[sample.attributes.mode].jump
+    runs = _tie_runs(shapes, values, lengths, axis, jump)
     outputs = probe.outputs(traced, [runs.feeds_inside, *runs.feeds])
     if outputs is None:
         return False
@@ -99,7 +101,7 @@ class _TieRuns(NamedTuple):
 
 
 def _tie_runs(
-    shapes: InputShapes, values: Sequence[TypeAndShape], lengths: Array, axis: Axis
+    shapes: InputShapes, values: Sequence[TypeAndShape], lengths: Array, axis: Axis, jump: float
 ) -> _TieRuns:
     """Return the runs of a model whose inputs have these shapes and types.
 
@@ -108,6 +110,7 @@ def _tie_runs(
         values: the types of the inputs.
         lengths: the spatial lengths of X, the innermost first.
         axis: the spatial axes of X.
+        jump: the fraction of a pixel at which ties are.
     """
     X_shape, grid_shape = shapes[:2]
     generator = np.random.default_rng(0)
@@ -115,7 +118,7 @@ def _tie_runs(
     inside = generator.uniform(-1, 1, grid_shape) * (1 - 1 / lengths)
     dtype = np.dtype(str(values[1].type))
     n_runs = min(MAX_RUNS, n_runs_needed(grid_shape))
-    grids = [_near_ties(generator, grid_shape, lengths, axis, dtype) for _ in range(n_runs)]
+    grids = [_near_ties(generator, grid_shape, lengths, axis, jump, dtype) for _ in range(n_runs)]
     return _TieRuns(
         feeds_inside=typed_inputs((X, inside), shapes, values),
         feeds=[typed_inputs((X, near_ties.grid), shapes, values) for near_ties in grids],
@@ -215,13 +218,15 @@ def _near_ties(
     shape: Sequence[int],
     lengths: Array,
     axis: Axis,
+    jump: float,
     dtype: np.dtype[Any],
 ) -> _NearTies:
     """Return a grid with ties up to two roundings away."""
-    centres = generator.integers(0, lengths, shape).astype(np.float64)
+    # Halfway between ties are the centres of pixels in the mode nearest.
+    centres = generator.integers(0, lengths, shape) + (jump - 0.5)
     tie_axis = generator.integers(0, len(lengths), shape[:-1])
     has_tie = np.arange(len(lengths)) == tie_axis[..., None]
-    ties = generator.integers(-4, lengths + 4, shape) + 0.5
+    ties = generator.integers(-4, lengths + 4, shape) + jump
     pixels = np.where(has_tie, ties, centres)
     # The only coordinate on an aligned axis of one pixel is 0.
     pixels = np.where(axis.scale == 0, 0.0, pixels)

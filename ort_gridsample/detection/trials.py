@@ -32,6 +32,7 @@ from .trial_inputs import (
     possible_shapes,
     typed_inputs,
 )
+from .trial_rows import feeds_that_differ, without_equal
 from .trial_ties import agrees_at_ties
 
 #: The maximum number of positions of a run that are compared while several combinations of
@@ -41,7 +42,8 @@ MAX_COMPARED = 1 << 12
 MAX_COMPARED_WITH_LAST = 1 << 16
 #: Tolerance: above rounding error, below the difference between any two combinations of attributes.
 TOLERANCE = 2e-4
-#: The maximum error of a result, in roundings of the values and coordinates.
+#: The maximum error of a result, in roundings of the values and coordinates. In modes of many taps,
+#: it is the number of taps of all axes.
 MAX_ROUNDINGS = 8
 
 #: The input ``size`` of an AffineGrid, with None instead of a batch that theta has.
@@ -88,18 +90,22 @@ def try_sample(
         return None
     possible = _all_samples(shapes[0][0], has_flat_pixels=is_flat(*values[:2]))
     # The first round is separate, because it excludes most models that compute something else.
-    exact_edges = _may_be_nearest(possible)
-    feeds = first_round_feeds(shapes[0], values, exact_edges=exact_edges)
+    feeds = first_round_feeds(shapes[0], values, jumps=_jumps(possible))
     possible = _after_runs(possible, feeds, model, probe)
     if not possible:
         return None
     feeds_of_runs = later_feeds(
         shapes,
         values,
-        exact_edges=_may_be_nearest(possible),
+        jumps=_jumps(possible),
         image_lengths=possible[0].image_lengths,
     )
     possible = _after_runs(possible, list(feeds_of_runs), model, probe)
+    if len(possible) > 1:
+        possible = without_equal(possible)
+    if len(possible) > 1:
+        feeds = list(feeds_that_differ(possible, shapes, values))
+        possible = _after_runs(possible, feeds, model, probe)
     if len(possible) != 1:
         return None
     (sample,) = possible
@@ -120,8 +126,10 @@ def _result_of(sample: PossibleSample) -> TrialResult:
     return TrialResult(attributes, sample.image_lengths)
 
 
-def _may_be_nearest(possible: Sequence[PossibleSample]) -> bool:
-    return any(MODE_RULES[sample.attributes.mode].copies_values for sample in possible)
+def _jumps(possible: Sequence[PossibleSample]) -> list[float]:
+    """Return the fractions of a pixel at which the results of some samples jump."""
+    modes = [MODE_RULES[name] for name in {sample.attributes.mode: None for sample in possible}]
+    return [mode.jump for mode in modes if mode.copies_values]
 
 
 def _after_runs(
@@ -205,19 +213,27 @@ def _is_sample(
     innermost_first = X.shape[2:][::-1]
     pixels = ((abs(coordinates) + 1) * innermost_first / 2).sum(-1)[:, None]
     largest_term = MODE_RULES[attributes.mode].largest_term
+    # Each tap adds a rounding of its weight and of the sum, on each axis.
+    n_roundings = max(MAX_ROUNDINGS, MODE_RULES[attributes.mode].taps * n_axes)
     # The effect of a coordinate's rounding grows with the differences in X.
     magnitudes = largest_term * np.max(np.abs(X)) + np.ptp(X) * pixels
     compared = result.reshape(*X.shape[:2], n_positions)[..., chosen]
-    return _are_equal(compared, expected, magnitudes, grid.dtype)
+    return _are_equal(compared, expected, magnitudes, grid.dtype, n_roundings)
 
 
-def _are_equal(result: Array, expected: Array, magnitudes: Array, coarser: np.dtype[Any]) -> bool:
-    """Whether two arrays are equal up to rounding of values of these ``magnitudes``.
+def _are_equal(
+    result: Array,
+    expected: Array,
+    magnitudes: Array,
+    coarser: np.dtype[Any],
+    n_roundings: int = MAX_ROUNDINGS,
+) -> bool:
+    """Whether two arrays are equal up to so many roundings of values of these ``magnitudes``.
 
     They are rounded to the arrays' type, or to a ``coarser`` one.
     """
     epsilon = max(np.finfo(result.dtype).eps, np.finfo(coarser).eps)
-    tolerance = np.minimum(TOLERANCE, MAX_ROUNDINGS * epsilon * magnitudes)
+    tolerance = np.minimum(TOLERANCE, n_roundings * epsilon * magnitudes)
     return bool((abs(result - expected) <= tolerance).all())
 
 

@@ -83,6 +83,7 @@ class VectorAxis:
             # Infinity times a scale of 0 is NaN, which clipping makes the lowest coordinate. It is
             # as good as any: the axis has one pixel.
             may_collapse=False,
+            maximum=VECTORS.maximum,
         )
         millions = length.with_value(builder.ashr(length.value, length.filled_with(20).value))
         return cls(numbers, length, rounded_up=(length + millions).to_floats(coordinate))
@@ -120,7 +121,8 @@ def padded_once(plan: TapPlan, axis: VectorAxis, x: Lanes) -> tuple[Lanes, Any]:
 
 def _is_far(plan: TapPlan, axis: VectorAxis, x: Lanes) -> Any:
     """Return a bit: whether a coordinate, or a tap next to it, is too far for ``pad_once``."""
-    limit = plan.padding.period_of(VECTORS, axis.numbers)
+    assert plan.padding.period is not None
+    limit = plan.padding.period(axis.numbers)
     distance = x
     if not plan.pads_coordinates:
         limit = limit - plan.reach
@@ -144,7 +146,7 @@ def padded(plan: TapPlan, axis: VectorAxis, normalized: Lanes) -> Lanes:
     builder = x.builder
     near = variable(builder, x.value)
     with builder.if_then(_is_far(plan, axis, x), likely=False):
-        builder.store(VECTORS.fmod(x, padding.period_of(VECTORS, axis.numbers)).value, near)
+        builder.store(VECTORS.fmod(x, padding.period(axis.numbers)).value, near)
     return padding.pad_once(VECTORS, Lanes(builder, builder.load(near)), axis.numbers)
 
 
@@ -273,7 +275,7 @@ def _without_periods(
     if plan.padding.period is None:
         return list(positions)
     builder = base.builder
-    period = plan.padding.period_of(VECTORS, axis.numbers)
+    period = plan.padding.period(axis.numbers)
     pointers = [variable(builder, x.value) for x in positions]
     limit = period - plan.reach
     if plan.pads_coordinates:

@@ -17,8 +17,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from .row_checks import RowTable, check_padding
 
 Namespace: TypeAlias = Any  #: numpy, or an object with some of its functions
@@ -38,6 +36,8 @@ class Axis:
     low: Number  #: the lower point of reflection: the center or the outer edge of the first pixel
     #: Whether all finite coordinates may map to one pixel; infinity times 0 is NaN there.
     may_collapse: bool
+    #: The function that computes the maximum of two of these numbers.
+    maximum: Callable[..., Number] = max
 
     @classmethod
     def of(
@@ -59,8 +59,8 @@ class Axis:
         last = length - 1
         if align_corners:
             span = maximum(last, 1)
-            return cls(length, last, span, last * 0.5, None, 0.0, may_collapse=may_be_single)
-        return cls(length, last, length, length * 0.5, 0.5, -0.5, may_collapse=False)
+            return cls(length, last, span, last * 0.5, None, 0.0, may_be_single, maximum)
+        return cls(length, last, length, length * 0.5, 0.5, -0.5, False, maximum)
 
 
 def nan_as_minus_one(xp: Namespace, g: Values) -> Values:
@@ -132,7 +132,7 @@ class Padding:
     pad_once: Callable[[Namespace, Values, Axis], Values]
     #: The number of pixels after which the padding repeats itself. None: it never does, and then
     #: all coordinates that are far outside on one side have the same result.
-    period: Callable[[Namespace, Axis], Number] | None = None
+    period: Callable[[Axis], Number] | None = None
     zero_outside: bool = False  #: whether a tap that is outside X after padding counts as 0
     #: Whether the positions of taps are padded in every mode, because those next to a coordinate
     #: inside may be anywhere. Coordinates are padded as well, so that results repeat themselves to
@@ -152,15 +152,8 @@ class Padding:
         """Pad finite pixel coordinates, or positions of taps."""
         if self.period is not None:
             # fmod is exact, however large x is.
-            x = xp.fmod(x, self.period_of(xp, axis))
+            x = xp.fmod(x, self.period(axis))
         return self.pad_once(xp, x, axis)
-
-    def period_of(self, xp: Namespace, axis: Axis) -> Number:
-        """Return the period, which the padding has."""
-        assert self.period is not None
-        period = self.period(xp, axis)
-        # A number of NumPy's would change the type of coordinates; one of Python's does not.
-        return period.item() if isinstance(period, np.generic) else period
 
     def to_finite_pixels(
         self, xp: Namespace, g: Values, axis: Axis, outside_coordinate: float
@@ -206,8 +199,8 @@ PADDING_RULES: Mapping[str, Padding] = RowTable(
     {
         "zeros": Padding(lambda xp, x, axis: x, zero_outside=True),
         "border": Padding(clip, pad_handles_infinity=True),
-        "reflection": Padding(_reflect_once, period=lambda xp, axis: axis.span * 2),
+        "reflection": Padding(_reflect_once, period=lambda axis: axis.span * 2),
         # An extension of this package: no specification has it.
-        "wrap": Padding(_wrap_once, period=lambda xp, axis: axis.length, pads_taps=True),
+        "wrap": Padding(_wrap_once, period=lambda axis: axis.length, pads_taps=True),
     }
 )

@@ -253,67 +253,63 @@ def _check_padding_on(padding: Padding, axis: Axis) -> None:
     """Check a padding on one axis, whose numbers are Python's."""
     pad = _unchanged(lambda x: padding.pad(np, x, axis), "pad_once")
     pad_once = _unchanged(lambda x: padding.pad_once(np, x, axis), "pad_once")
+    pixels = f"{axis.length} pixels"
     first = -REACH * axis.length
     last = -first
     if padding.period is not None:
-        period = padding.period_of(np, axis)
-        _require(
-            0 < period < np.inf, f"the period of {axis.length} pixels is {period}, expected above 0"
-        )
-        _require(
-            not padding.zero_outside, "a padding with a period has no taps outside that count as 0"
-        )
+        period = padding.period(axis)
+        _require(not padding.zero_outside, "a padding with a period has no taps outside that are 0")
+        _require(0 < period < np.inf, f"the period of {pixels} is {period}, expected above 0")
         first = -period
         last = period + axis.last if padding.pads_taps else period
     x = np.arange(first, last + 0.25, 0.25, dtype=TYPE)
-    padded = pad(x)
+    padded = pad_once(x)
     infinities = pad(np.array([-np.inf, np.inf], TYPE))
     if padding.period is None:
         _require(
             np.array_equal(padded, np.clip(x, *infinities)),
             "a padding without a period must clip coordinates",
         )
-    else:
-        _require(
-            np.array_equal(padded, pad_once(x)),
-            "pad_once must be the same for coordinates that are a period apart, "
-            f"from {first:g} to {last:g} for {axis.length} pixels",
-        )
     if padding.pad_handles_infinity:
         _require(np.isfinite(infinities).all(), "pad_handles_infinity, but infinity is not padded")
+    _check_taps(padding, axis, x, padded)
     is_inside = (x >= 0) & (x <= axis.last)
     _require(
         np.array_equal(padded[is_inside], x[is_inside]),
         "a padding must leave coordinates inside as they are",
     )
-    _check_where_moved(padding, axis, x, padded, pad)
+    _require(
+        np.array_equal(padded, pad(x)),
+        f"pad_once must be the same a period further, from {first:g} to {last:g} for {pixels}",
+    )
+    if padding.zero_outside:
+        return
+    near = np.concatenate([pad(np.nextafter(x, TYPE(end))) for end in (-np.inf, np.inf)])
+    moved = np.concatenate([padded, near])
+    # Taps next to a coordinate between the last pixel and the end of the period are padded.
+    end = axis.last
+    if padding.period is not None and padding.pads_taps:
+        end = padding.period(axis)
+    _require(
+        bool(((moved >= 0) & (moved <= end)).all()),
+        f"a padding must move every coordinate to one from 0 to {end:g} for {pixels}",
+    )
 
 
-def _check_where_moved(
-    padding: Padding, axis: Axis, x: Array, padded: Array, pad: Callable[[Array], Array]
-) -> None:
-    """Check where a padding moves coordinates ``x``, and those just before and after them."""
+def _check_taps(padding: Padding, axis: Axis, x: Array, padded: Array) -> None:
+    """Check where a padding moves those of the coordinates ``x`` that are pixels."""
     is_tap = x == np.rint(x)
     taps = padded[is_tap]
-    _require(np.array_equal(taps, np.rint(taps)), "a padding must move pixels to pixels")
     if padding.zero_outside:
-        is_outside = (x[is_tap] < 0) | (x[is_tap] > axis.last)
         _require(
-            np.array_equal((taps < 0) | (taps > axis.last), is_outside),
-            "a padding with zeros outside must leave taps outside there",
+            np.array_equal(taps, x[is_tap]),
+            "a padding with zeros outside must leave taps as they are",
         )
         return
     _require(
         bool(((taps >= 0) & (taps <= axis.last)).all()), "a padding must move every tap inside"
     )
-    near = np.concatenate([pad(np.nextafter(x, TYPE(end))) for end in (-np.inf, np.inf)])
-    moved = np.concatenate([padded, near])
-    is_periodic = padding.period is not None and padding.pads_taps
-    end = padding.period_of(np, axis) if is_periodic else axis.last
-    _require(
-        bool(((moved >= 0) & (moved <= end)).all()),
-        f"a padding must move every coordinate to one from 0 to {end:g} for {axis.length} pixels",
-    )
+    _require(np.array_equal(taps, np.rint(taps)), "a padding must move pixels to pixels")
 
 
 # --- Modes ---

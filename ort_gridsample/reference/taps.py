@@ -21,6 +21,10 @@ from .row_checks import RowTable, check_mode
 #: taps is in scratch memory.
 MAX_TAPS = 1 << 16
 
+#: The precision of :attr:`Mode.jump`.
+_JUMP_BITS = 30
+_JUMP_DIGITS = 8
+
 
 @dataclass(frozen=True)
 class Mode:
@@ -47,6 +51,18 @@ class Mode:
     def taps(self) -> int:
         """The number of pixels of an axis that a coordinate reads."""
         return len(self.offsets)
+
+    @property
+    def jump(self) -> float:
+        """The fraction of a pixel coordinate at which the base becomes the next pixel."""
+        low, high = 0.0, 1.0  # whose bases are 0 and 1
+        for _ in range(_JUMP_BITS):
+            middle = (low + high) / 2
+            if self.base(np, np.array([middle]))[0] > 0:
+                high = middle
+            else:
+                low = middle
+        return round(high, _JUMP_DIGITS) % 1
 
     @property
     def outside_coordinate(self) -> float:
