@@ -285,9 +285,9 @@ def patch_model(
             newer one that the target needs.
 
             A conversion inlines the model's functions.
-        for_runtime: a runtime or converter that shall read the model. It determines the target of
-            each node, the operators and the newest opset.
+        for_runtime: the runtime or converter that shall read the model.
 
+            It determines the target of each node, the operators and the newest opset.
             :data:`ort_gridsample.graph.runtimes.RUNTIMES` lists them, with the reasons. With a
             ``target`` of theirs, the targets before it are not used: for ``"tensorrt"``,
             ``"ai.onnx-2d"`` writes GridSamples instead of the plugin.

@@ -39,7 +39,8 @@ class Fact:
         grid_types: the types of their second inputs.
         first_opset: the oldest opset in which this holds.
         last_opset: the newest one, or None.
-        until: the first release of the runtime of which this does not hold, if there is one.
+        until: the first release of the runtime, or the month of its sources, of which this does not
+            hold, if there is one.
     """
 
     verdict: Verdict
@@ -354,7 +355,7 @@ QNN = (
         "2025-07-15",
         modes=("linear",),
         first_opset=20,
-        until="onnxruntime 1.23",
+        until="2025-07",
     ),
     Fact(
         "refuses",

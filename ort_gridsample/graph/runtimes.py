@@ -84,10 +84,10 @@ _WEBGPU = Runtime(
     without=frozenset({"Max", "Min", "Mod", "Round"}),
     has_int64_indices=False,
     max_split_outputs=8,
-    why="onnxruntime's WebGPU provider 1.27 leaves these operators to the CPU, and a GPU has "
-    "few buffers at once. Max and Min are written as a Less and a Where, the others as for "
-    "MNN. If the shape of X is not known before a run, its batches together must have less "
-    "than 2**31 pixels.",
+    why="onnxruntime's WebGPU provider 1.27 leaves Max, Min, Mod, Round and integers of 64 bits to "
+    "the CPU, and a GPU has few buffers at once. Max and Min are written as a Less and a Where, "
+    "the others as for MNN. If the shape of X is not known before a run, its batches together must "
+    "have less than 2**31 pixels.",
 )
 #: 4-D GridSamples of opset 16, and basic operators for what these cannot express.
 _PLANAR_TARGETS = ("ai.onnx-2d", "primitives")

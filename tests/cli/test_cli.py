@@ -26,6 +26,7 @@ from ort_gridsample.cli.inputs import random_array
 from ort_gridsample.cli.output import print_json
 from ort_gridsample.custom_ops.provider.definitions import NAME as PROVIDER
 from ort_gridsample.session import decisions, prediction
+from support.attention_models import form
 from support.cases import Attributes
 from support.external_data import GRID, WRONG_GRID, X, cached_model, external_model
 from support.models import grid_sample_model, parsed
@@ -253,6 +254,74 @@ def test_patch_has_the_functions_options(cli: Cli) -> None:
         "model.onnx", target="primitives", functions=True, for_runtime="mnn", opset=18
     )
     assert onnx.load("lowered.onnx") == expected
+
+
+def test_patch_for_a_runtime_names_what_each_node_became(cli: Cli) -> None:
+    model = parsed(
+        """g (float[1,2,4,5,6] X, float[1,3,3,3,3] G, float[1,2,4,5] Z, float[1,3,3,2] H)
+            => (float[] A, float[] B, float[] C) {
+            [linear] A = GridSample (X, G)
+            [cubic] B = GridSample <mode = "cubic"> (X, G)
+            [picture] C = GridSample (Z, H) }""",
+        20,
+    )
+    onnx.save(model, "three.onnx")
+    assert cli("patch three.onnx patched.onnx --for openvino").splitlines() == [
+        "GridSample 'linear' → 4-D GridSample nodes",
+        "GridSample 'cubic' → basic operators",
+        "patched.onnx: 2 nodes replaced",
+        "patched.onnx: opset 20 → 19",
+    ]
+    assert onnx.load("patched.onnx") == ogs.patch_model("three.onnx", for_runtime="openvino")
+
+
+def test_patch_for_tensorrt_names_the_plugin(cli: Cli) -> None:
+    onnx.save(form("stacked/static-dynamo"), "attention.onnx")
+    line, *_ = cli("patch attention.onnx patched.onnx --for tensorrt").splitlines()
+    assert line.startswith("DeformableAttention ")
+    assert line.endswith(" → tensorrt-plugins node")
+    out = cli("patch attention.onnx patched.onnx --target ai.onnx-2d --for tensorrt")
+    assert out == "patched.onnx: opset 20 → 19\n"  # its GridSamples get opset 19's words
+
+
+def test_patch_for_an_unknown_runtime_is_refused(cli: Cli) -> None:
+    error = cli("patch model.onnx patched.onnx --for toaster", 2)
+    assert "for_runtime is 'toaster', expected 'coreml', " in error
+
+
+def test_inspect_for_a_runtime_prints_verdicts_and_sources(cli: Cli) -> None:
+    *rows, reason, hint = cli("inspect model.onnx --for tensorrt").splitlines()
+    assert rows[1].split()[-1] == "TensorRT"
+    assert rows[2].endswith("wrong [1]")
+    assert reason.startswith("[1] TensorRT gets a wrong result for linear and cubic as opset 20")
+    assert reason.endswith(
+        "(read 2026-07-11: NVIDIA/TensorRT issue 4646, onnx/onnx-tensorrt pull request 1060)"
+    )
+    assert hint == "ort-gridsample patch model.onnx OUT --for tensorrt writes a model for TensorRT"
+
+
+def test_inspect_for_a_runtime_prints_facts_in_json(cli: Cli) -> None:
+    (record,) = json.loads(cli("inspect model.onnx --for openvino --json"))
+    verdict = record["for"]
+    assert (verdict["runtime"], verdict["verdict"]) == ("OpenVINO", "refuses before 2026.3")
+    (fact,) = verdict["facts"]
+    assert (fact["tried"], fact["until"], fact["first_opset"]) == (True, "2026.3", 20)
+    assert verdict["reasons"] == [
+        f"OpenVINO refuses {fact['what']} before 2026.3 (tried {fact['date']}: {fact['source']})"
+    ]
+    (record,) = json.loads(cli("inspect model.onnx --json"))
+    assert "for" not in record
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--for toaster", "inspect: --for is 'toaster', expected 'coreml', "),
+        ("--for qnn --provider CPUExecutionProvider", "--for is given with --provider, expected"),
+    ],
+)
+def test_inspect_for_a_runtime_refuses_other_options(words: str, message: str, cli: Cli) -> None:
+    assert message in cli(f"inspect model.onnx {words}", 2)
 
 
 def test_patch_of_half_precision_names_the_casts(cli: Cli) -> None:

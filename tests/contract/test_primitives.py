@@ -3,7 +3,6 @@
 import random
 from dataclasses import astuple
 from itertools import product
-from typing import get_args
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +11,6 @@ from onnx import TensorShapeProto, numpy_helper
 
 import ort_gridsample as ogs
 from ort_gridsample import spec
-from ort_gridsample.patching import RuntimeName
 from support import faults, oracle
 from support.cases import ATTRIBUTES, Attributes, image
 from support.compare import assert_identical, type_name
@@ -20,6 +18,7 @@ from support.lowered_models import assert_close, run, run_reference
 from support.models import PRIMITIVES, affine_grid_model, grid_sample_model
 from support.openvino_core import openvino_core
 from support.parameters import CORES
+from support.runtime_forms import RUNTIME_FORMS
 
 #: The lowering adds up in the NumPy core's order, so results of some types are equal bit for bit.
 pytestmark = pytest.mark.usefixtures("numpy_core")
@@ -35,7 +34,7 @@ LINEAR = Attributes("linear", "zeros", False)
 every_mode = pytest.mark.parametrize("mode", spec.MODES)
 every_padding = pytest.mark.parametrize("padding_mode", spec.PADDING_MODES)
 every_attributes = pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)
-every_runtime = pytest.mark.parametrize("runtime", get_args(RuntimeName))
+every_runtime = pytest.mark.parametrize("runtime", RUNTIME_FORMS)
 
 
 def declare(value, shape):

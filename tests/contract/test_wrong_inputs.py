@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import get_args
 
 import numpy as np
 import onnx
@@ -12,7 +11,6 @@ import onnxruntime
 import pytest
 
 import ort_gridsample as ogs
-from ort_gridsample.patching import RuntimeName
 from support import faults
 from support.built_library import needs_linker
 from support.compare import refusal
@@ -26,6 +24,7 @@ from support.paths import (
     open_library,
     open_patched_file,
 )
+from support.runtime_forms import RUNTIME_FORMS
 
 #: Declared shapes of X and grid with known ranks and unknown lengths.
 OPEN = {"X": "a, b, c, d", "G": "e, f, g, h"}
@@ -182,7 +181,7 @@ LOWERED: dict[str, dict[str, object]] = {
     "ai.onnx-2d": {"target": "ai.onnx-2d"},
     "com.microsoft": {"target": "com.microsoft"},
 }
-for _runtime in get_args(RuntimeName):
+for _runtime in RUNTIME_FORMS:
     LOWERED[f"primitives for {_runtime}"] = {"target": "primitives", "for_runtime": _runtime}
 #: The lowerings to basic operators or to 4-D GridSamples.
 REWRITTEN = [name for name in LOWERED if "primitives" in name or "2d" in name]

@@ -23,6 +23,7 @@ from support.cases import ATTRIBUTES, Attributes
 from support.compare import refusal, type_name
 from support.lowered_models import assert_close, run
 from support.models import PRIMITIVES, make_model
+from support.runtime_forms import RUNTIME_FORMS
 
 #: The lowering adds up in the NumPy core's order, so results of some types are equal bit for bit.
 pytestmark = pytest.mark.usefixtures("numpy_core")
@@ -39,7 +40,7 @@ PRIMITIVES_OF_KNOWN_SHAPES = PRIMITIVES - {"Concat", "Div", "Expand", "Less", "R
 MISSING = {
     "iree": {"allowzero", "Range"},
     "mnn": {"Mod", "Round"},
-    "onnx2tf": {"Mod"},
+    "litert": {"Mod"},
     "onnx2torch": {"allowzero"},
     "onnxconverter-common": set(),
     "onnxruntime-webgpu": {"Max", "Min", "Mod", "Round", elem_type("int64")},
@@ -47,7 +48,7 @@ MISSING = {
     "tvm": {"allowzero", "Range"},
 }
 every_attributes = pytest.mark.parametrize("attributes", ATTRIBUTES, ids=str)
-every_runtime = pytest.mark.parametrize("runtime", RUNTIMES)
+every_runtime = pytest.mark.parametrize("runtime", RUNTIME_FORMS)
 
 
 def grid_array(axes, batch=1, grid_type="float32"):
