@@ -17,6 +17,7 @@ from ..reference.plan import type_name
 from ..reference.taps import MODE_RULES
 from ..spec import Dim
 from ..system import memory
+from . import attention_shapes
 from . import error_templates as templates
 
 #: The number of spatial axes -> the names of the elements of ``size``.
@@ -267,11 +268,11 @@ def check_attention_shapes(
     """
     check_attention_value(where, value=value, levels=levels, levels_argument=levels_argument)
     shapes = {"value_shape": format_shape(value), "sampling_locations": format_shape(locations)}
-    points = levels[:, 0].tolist()
-    lengths = levels[:, 1:]
-    if not _do_locations_fit(locations, value, lengths, points):
-        raise templates.LOCATIONS_SHAPE_MISMATCH.error(where, **shapes, n_levels=len(lengths))
-    if not _do_weights_fit(weights, locations, points):
+    n_points = attention_shapes.count_points(value, locations, 1)
+    if not attention_shapes.has_points_of_levels(levels, n_points, locations):
+        raise templates.LOCATIONS_SHAPE_MISMATCH.error(where, **shapes, n_levels=len(levels))
+    n_weights = attention_shapes.count_points(value, weights, 0)
+    if n_weights != n_points or not attention_shapes.do_weights_fit(weights, locations):
         raise templates.WEIGHTS_SHAPE_MISMATCH.error(
             where,
             **shapes,
@@ -308,42 +309,6 @@ def check_attention_value(
             pixels=pixels,
             n_pixels=value[1],
         )
-
-
-def _do_locations_fit(
-    locations: Sequence[int],
-    value: Sequence[int],
-    lengths: Array,
-    points: Sequence[int],
-) -> bool:
-    """Whether the shape of the locations fits those of value and the levels."""
-    if len(locations) not in (5, 6):
-        return False
-    n_batches, _, n_heads, *counts, n_axes = locations
-    if (n_batches, n_heads, n_axes) != (value[0], value[2], lengths.shape[1]):
-        return False
-    if len(counts) == 2 and counts[0] != len(lengths):
-        return False
-    return math.prod(counts) == sum(points)
-
-
-def _do_weights_fit(
-    weights: Sequence[int],
-    locations: Sequence[int],
-    points: Sequence[int],
-) -> bool:
-    """Whether the shape of the weights fits that of valid locations."""
-    if len(weights) not in (4, 5):
-        return False
-    n_batches, n_queries, n_heads, *counts, _ = locations
-    if (weights[0], weights[2]) != (n_batches, n_heads):
-        return False
-    is_broadcast = weights[1] == 1 and len(weights) == 4
-    if weights[1] != n_queries and not is_broadcast:
-        return False
-    if len(weights) == 5 and len(counts) == 2 and tuple(weights[3:]) != tuple(counts):
-        return False
-    return math.prod(weights[3:]) == sum(points)
 
 
 def memory_error(where: str, error: MemoryError) -> MemoryError:

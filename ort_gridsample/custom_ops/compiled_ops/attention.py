@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
+from ...functions import attention_shapes
 from ...functions import error_templates as templates
 from ...functions.error_templates import ErrorTemplate
 from ...kernels.attention import attention_functions
@@ -79,8 +80,9 @@ from .structs import ATTENTION, LEVEL, NODE, OP, OPERANDS, REQUEST
 #: A number of pixels that is too large for any value. Larger numbers are reduced to it.
 TOO_MANY_PIXELS = 2 * MAX_PIXELS
 
-#: The number of points must be smaller. Up to this bound a sum of int64 does not wrap around.
-MAX_POINTS = 1 << 61
+_count_points = register_jitable(attention_shapes.count_points)
+_has_points = register_jitable(attention_shapes.has_points_of_levels)
+_do_weights_fit = register_jitable(attention_shapes.do_weights_fit)
 
 _SPATIAL_SHAPES_INVALID = ErrorTemplate("spatial_shapes", "of shape {lengths}", "shape (L, 2)")
 _LOCATIONS_WITHOUT_LEVELS = ErrorTemplate(
@@ -700,7 +702,7 @@ def _set_points(state: RecordRef, request: RecordRef, launch: RecordRef) -> Stat
         return _wrong_locations(state, request, value_shape, locations_shape, n_levels)
     launch.queries = locations_shape[1]
     weight_points = _count_points(value_shape, weights_shape, 0)
-    if weight_points != launch.points or not _fits_locations(weights_shape, locations_shape):
+    if weight_points != launch.points or not _do_weights_fit(weights_shape, locations_shape):
         return _wrong_weights(state, request, weights_shape, locations_shape)
     launch.weight_queries = weights_shape[1]
     heads = float(launch.n) * float(launch.queries) * float(launch.heads)
@@ -742,64 +744,6 @@ def _count_pixels(levels: ArrayRef) -> int:
             area = min(area * min(length, TOO_MANY_PIXELS), TOO_MANY_PIXELS)
         total = min(total + area, TOO_MANY_PIXELS)
     return total if smallest == 0 else -1
-
-
-@register_jitable
-def _count_points(value_shape: ArrayRef, shape: ArrayRef, n_last_axes: int) -> int:
-    """Return the number of points of each head.
-
-    Args:
-        value_shape: the shape of value.
-        shape: the shape (B, Q, H, …) of the locations or of the weights.
-        n_last_axes: the number of its last axes that do not enumerate points.
-
-    Returns:
-        The number, or -1 if the shape does not fit that of value, or has :data:`MAX_POINTS` or
-        more.
-    """
-    if len(shape) < 4 or shape[0] != value_shape[0] or shape[2] != value_shape[2]:
-        return -1
-    count = 1
-    magnitude = 1.0  # unlike the count, it does not wrap around
-    for axis in range(3, len(shape) - n_last_axes):
-        count *= shape[axis]
-        magnitude *= float(shape[axis])
-    return count if magnitude < float(MAX_POINTS) else -1
-
-
-@register_jitable
-def _has_points(levels: ArrayRef, n_points: int, locations_shape: ArrayRef) -> bool:
-    """Whether the locations have the points and the axes of the ``levels``.
-
-    Args:
-        levels: the levels (L, 1 + r), without a negative number.
-        n_points: the number of points of the locations; -1 if their shape is wrong.
-        locations_shape: the shape of the locations.
-    """
-    total = 0
-    for level in range(len(levels)):
-        total = min(total + min(levels[level, 0], MAX_POINTS), MAX_POINTS)
-    n_axes = len(locations_shape)
-    if total != n_points or n_axes not in (5, 6):
-        return False
-    has_levels = n_axes != 6 or locations_shape[3] == len(levels)
-    return has_levels and locations_shape[n_axes - 1] == levels.shape[1] - 1
-
-
-@register_jitable
-def _fits_locations(weights_shape: ArrayRef, locations_shape: ArrayRef) -> bool:
-    """Whether a shape of weights, with the right number of points, fits that of the locations."""
-    n_axes = len(weights_shape)
-    if n_axes not in (4, 5):
-        return False
-    have_levels = n_axes == 5 and len(locations_shape) == 6
-    if have_levels and weights_shape[3] != locations_shape[3]:
-        return False
-    # Without a level, the numbers of points are equal even if this axis differs.
-    if have_levels and weights_shape[4] != locations_shape[4]:
-        return False
-    is_one_for_all_queries = weights_shape[1] == 1 and n_axes == 4
-    return is_one_for_all_queries or weights_shape[1] == locations_shape[1]
 
 
 _compute = register_jitable(compute)
