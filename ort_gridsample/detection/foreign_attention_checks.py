@@ -10,6 +10,7 @@ import numpy as np
 
 from ..dialects.table import AttentionSignature
 from ..errors import GridSampleError
+from ..functions import error_templates as templates
 from ..functions import validation
 from ..inference.types import TypeAndShape
 from ..reference.arrays import Array
@@ -89,8 +90,9 @@ class _InputCheck:
         for name, value in self._inputs.items():
             allowed = _INTEGERS if name in self._signature.integer_inputs else FLOATS
             if value.type is not None and value.type not in allowed:
-                expected = f"one of {', '.join(allowed)}"
-                raise GridSampleError(self._where, name, f"of type {value.type}", expected)
+                raise templates.TYPE_NOT_ALLOWED.error(
+                    self._where, argument=name, type=value.type, listed=", ".join(allowed)
+                )
 
     def _check_axes(self, name: str, known: dict[str, Dim]) -> None:
         """Check the known lengths of an input, and add the lengths of its axes.
@@ -138,9 +140,7 @@ class _InputCheck:
     def _check_pixels(self, lengths: Array, starts: Array | None, n_pixels: Dim) -> None:
         """Check that the levels have the pixels of ``value``, or fewer if ``starts`` leave gaps."""
         if lengths.min(initial=0) < 0:
-            found = "a negative length"
-            expected = "lengths of at least 0"
-            raise GridSampleError(self._where, self._lengths_name, found, expected, verb="contains")
+            raise templates.LENGTHS_NEGATIVE.error(self._where, argument=self._lengths_name)
         areas = [math.prod(row) for row in lengths.tolist()]
         if starts is not None and not are_contiguous(lengths, starts):
             ends = [start + area for start, area in zip(starts.tolist(), areas, strict=True)]
@@ -150,11 +150,13 @@ class _InputCheck:
                 found = str(starts.tolist())
                 raise GridSampleError(self._where, self._signature.starts_input, found, expected)
         elif isinstance(n_pixels, int) and sum(areas) != n_pixels:
-            shape = validation.format_shape(self._inputs["value"].shape or ())
-            reason = f"the length S of value, which is of shape (B, S, H, D) = {shape}"
-            expected = f"{n_pixels} pixels, {reason}"
-            found = f"of {sum(areas)} pixels in all levels together"
-            raise GridSampleError(self._where, self._lengths_name, found, expected)
+            raise templates.LEVELS_PIXELS_MISMATCH.error(
+                self._where,
+                argument=self._lengths_name,
+                pixels=sum(areas),
+                n_pixels=n_pixels,
+                value_shape=validation.format_shape(self._inputs["value"].shape or ()),
+            )
 
 
 def _length(axis: str, known: Mapping[str, Dim]) -> Dim:

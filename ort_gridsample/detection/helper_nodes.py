@@ -21,19 +21,6 @@ from ..graph.scope import OUTSIDE, Scope, display_name
 _HELPS = "ort_gridsample.helps"
 #: The element types that no Python op accepts.
 _HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-#: A node that checks a shape in a run has the error as its name. This is the error's ``found``.
-FOUND_BY_SHAPE_CHECK = "of another shape"
-
-
-def is_shape_check(node: onnx.NodeProto) -> bool:
-    """Whether ``node`` fails in a run if a shape is not what the original node requires."""
-    return node.op_type == "Gather" and f" is {FOUND_BY_SHAPE_CHECK}, expected " in node.name
-
-
-def guard_name(where: str) -> str:
-    """Return the name of the guard of the node ``where``. onnxruntime's error begins with it."""
-    hint = "ort_gridsample.InferenceSession says why"
-    return f"ort_gridsample rejected the input of {where} ({hint})"
 
 
 def is_guard_of(node: onnx.NodeProto, op: onnx.NodeProto) -> bool:

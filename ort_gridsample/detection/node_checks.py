@@ -10,6 +10,7 @@ from .. import spec
 from ..dialects.registry import attention_signature
 from ..dialects.table import ATTENTION, COMPILED_DOMAIN, FUSED_TYPES
 from ..errors import GridSampleError, where_node
+from ..functions import error_templates as templates
 from ..functions import validation
 from ..functions.grid_operators import GRID_OPERATORS
 from ..graph.scope import Scope, attribute_named, display_name, domain_of
@@ -225,11 +226,15 @@ def _check_types(record: NodeRecord) -> None:
     allowed_types = spec.newest(record.operator).types
     for name, types in record.types.items():
         for type_name in types:
-            found = f"of type {type_name}"
             if type_name not in allowed_types[name]:
-                expected = f"one of {', '.join(allowed_types[name])}"
-                raise GridSampleError(record.where, name, found, expected)
+                raise templates.TYPE_NOT_ALLOWED.error(
+                    record.where,
+                    argument=name,
+                    type=type_name,
+                    listed=", ".join(allowed_types[name]),
+                )
             if spec.TYPES[type_name].transport is None:
+                found = f"of type {type_name}"
                 raise GridSampleError(record.where, name, found, f"another type, {_COMPLEX_HINT}")
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import spec
-from ..errors import GridSampleError
 from ..reference import affine
 from ..reference.arrays import Array, native_dtype
 from ..reference.plan import type_name
 from ..system.num_threads import resolve_num_threads
+from . import error_templates as templates
 from . import validation
 from .grid_operators import Constants, GridOperator, InputShapes, length_of
 
@@ -81,7 +81,7 @@ def affine_grid(
     validation.check_num_threads(where, num_threads)
     if size.dtype.kind not in "iu" or size.ndim != 1:
         size_shape = validation.format_shape(size.shape)
-        raise validation.SIZE_NOT_1D.error(where, type=size.dtype, size=size_shape)
+        raise templates.SIZE_NOT_1D.error(where, type=size.dtype, size=size_shape)
     output_size = size.tolist()
     validation.check_affine_grid_shapes(where, theta.shape, output_size)
     lengths = tuple(output_size[2:])
@@ -119,8 +119,8 @@ def _check_affine_grid(where: str, shapes: InputShapes, constants: Constants) ->
     theta, size = shapes
     validation.check_affine_grid_shapes(where, theta, _constant_row(constants, "size"))
     if not validation.may_match(size, (4,)) and not validation.may_match(size, (5,)):
-        found = f"of shape {validation.format_shape(size or ())}"
-        raise GridSampleError(where, "size", found, "4 or 5 numbers")
+        size_shape = validation.format_shape(size or ())
+        raise templates.SIZE_SHAPE_INVALID.error(where, size=size_shape)
 
 
 def _affine_grid_shape(constants: Constants) -> list[spec.Dim] | None:

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import spec
-from ..errors import GridSampleError
 from ..reference.arrays import Array, native_dtype
 from ..reference.plan import Plan, plan_for, type_name
 from ..system.num_threads import resolve_num_threads
+from . import error_templates as templates
 from . import validation
 from .cores import load_core
 
@@ -69,27 +69,25 @@ def deformable_attention(
     lengths = validation.to_array(where, "spatial_shapes", spatial_shapes)
     locations = validation.to_array(where, "sampling_locations", sampling_locations)
     if lengths.dtype.kind not in "iu":
-        raise GridSampleError(where, "spatial_shapes", f"of type {lengths.dtype}", "integers")
+        raise templates.SPATIAL_SHAPES_TYPE_INVALID.error(where, type=lengths.dtype)
     if lengths.ndim != 2 or lengths.shape[1] < 1:
         shape = validation.format_shape(lengths.shape)
-        raise validation.SPATIAL_SHAPES_SHAPE_INVALID.error(where, spatial_shapes=shape)
+        raise templates.SPATIAL_SHAPES_SHAPE_INVALID.error(where, spatial_shapes=shape)
     if lengths.min(initial=0) < 0:
-        raise validation.SPATIAL_SHAPES_NEGATIVE.error(where)
+        raise templates.LENGTHS_NEGATIVE.error(where, argument="spatial_shapes")
     longest = int(lengths.max(initial=0))
     if longest > np.iinfo(np.int64).max:
-        found = f"a length of {longest}"
-        expected = "lengths below 2**63"
-        raise GridSampleError(where, "spatial_shapes", found, expected, verb="contains")
+        raise templates.SPATIAL_SHAPES_TOO_LONG.error(where, length=longest)
     weights = validation.to_array(where, "attention_weights", attention_weights)
     if locations.ndim == 6 and weights.shape != locations.shape[:-1]:
-        raise validation.WEIGHTS_SHAPE_MISMATCH.error(
+        raise templates.WEIGHTS_SHAPE_MISMATCH.error(
             where,
             attention_weights=validation.format_shape(weights.shape),
             sampling_locations=validation.format_shape(locations.shape),
             weights_shape=validation.format_shape(locations.shape[:-1]),
         )
     if locations.ndim != 6:
-        raise validation.LOCATIONS_SHAPE_MISMATCH.error(
+        raise templates.LOCATIONS_SHAPE_MISMATCH.error(
             where,
             sampling_locations=validation.format_shape(locations.shape),
             value_shape=validation.format_shape(value.shape),
@@ -153,7 +151,7 @@ def attend(
     validation.check_num_threads(where, num_threads)
     if levels.ndim != 2 or levels.shape[1] < 2:
         shape = validation.format_shape(levels.shape)
-        raise validation.LEVELS_SHAPE_INVALID.error(where, levels=shape)
+        raise templates.LEVELS_SHAPE_INVALID.error(where, levels=shape)
     levels = levels.astype(np.int64, order="C")
     validation.check_attention_shapes(
         where,

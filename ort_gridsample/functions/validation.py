@@ -1,120 +1,24 @@
 """Checks of the inputs of one call.
 
-Every error names the argument, what was found and what was expected. Detection applies the same
-checks to models, whose shapes may be known in part only.
+Every error names the argument, what was found and what was expected. The sentences are those of
+:mod:`.error_templates`. Detection applies the same checks to models, whose shapes may be known in
+part only.
 """
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
 from .. import settings, spec
-from ..errors import GridSampleError
 from ..reference.arrays import Array
 from ..reference.coordinates import PADDING_RULES
 from ..reference.plan import type_name
 from ..reference.taps import MODE_RULES
 from ..spec import Dim
 from ..system import memory
-
-
-@dataclass(frozen=True)
-class ErrorTemplate:
-    """The parts of an error about one argument, with fields in braces for :meth:`str.format`."""
-
-    argument: str
-    found: str
-    expected: str
-    verb: str = "is"
-
-    def error(self, where: str, **fields: object) -> GridSampleError:
-        """Return the error at ``where``, with the values of the fields."""
-        found = self.found.format(**fields)
-        expected = self.expected.format(**fields)
-        return GridSampleError(where, self.argument, found, expected, self.verb)
-
-
-MODE_UNKNOWN = ErrorTemplate("mode", "{value}", "{listed}")
-PADDING_MODE_UNKNOWN = ErrorTemplate("padding_mode", "{value}", "{listed}")
-
-X_SHAPE_INVALID = ErrorTemplate(
-    "X",
-    "of shape {X}",
-    "shape (N, C, D1, …, Dr) with at least one spatial axis",
-)
-GRID_SHAPE_INVALID = ErrorTemplate("grid", "of shape {grid}", "shape (N, D1_out, …, Dr_out, r)")
-GRID_SHAPE_MISMATCH = ErrorTemplate(
-    "grid",
-    "of shape {grid}",
-    "shape (N, {outputs}, {r}), as X of shape {X} has {r} spatial {axis_word}",
-)
-GRID_BATCH_MISMATCH = ErrorTemplate(
-    "grid", "of shape {grid}", "N = {N} in axis 0, as X is of shape {X}"
-)
-X_HAS_NO_PIXEL = ErrorTemplate(
-    "X",
-    "of shape {X}",
-    "no spatial axis of length 0, as padding_mode {padding_mode!r} needs a pixel",
-)
-
-THETA_SHAPE_INVALID = ErrorTemplate("theta", "of shape {theta}", "shape (N, 2, 3) or (N, 3, 4)")
-SIZE_NOT_1D = ErrorTemplate("size", "of type {type} and shape {size}", "a row of integers")
-SIZE_LENGTH_MISMATCH = ErrorTemplate("size", "{size}", "{axes}, as theta is of shape {theta}")
-SIZE_NEGATIVE = ErrorTemplate(
-    "size",
-    "{size}, where {negative}",
-    "{axes} with lengths of at least 0, as theta is of shape {theta}",
-)
-SIZE_BATCH_MISMATCH = ErrorTemplate(
-    "size", "{size}", "N = {N} as its first element, as theta is of shape {theta}"
-)
-
-VALUE_SHAPE_INVALID = ErrorTemplate("value", "of shape {value_shape}", "shape (B, S, H, D)")
-# ``levels`` is the input of the op; its lengths are ``spatial_shapes`` of the public function.
-SPATIAL_SHAPES_SHAPE_INVALID = ErrorTemplate(
-    "spatial_shapes",
-    "of shape {spatial_shapes}",
-    "shape (L, r), with at least one spatial axis",
-)
-SPATIAL_SHAPES_NEGATIVE = ErrorTemplate(
-    "spatial_shapes",
-    "a negative length",
-    "lengths of at least 0",
-    verb="contains",
-)
-LEVELS_SHAPE_INVALID = ErrorTemplate(
-    "levels",
-    "of shape {levels}",
-    "shape (L, 1 + r), with at least one spatial axis",
-)
-LEVELS_NEGATIVE = ErrorTemplate(
-    "levels",
-    "a negative length or number of points",
-    "numbers of at least 0",
-    verb="contains",
-)
-LEVELS_PIXELS_MISMATCH = ErrorTemplate(
-    "levels",
-    "of {pixels} pixels in all levels together",
-    "{n_pixels} pixels, the length S of value, which is of shape (B, S, H, D) = {value_shape}",
-)
-LOCATIONS_SHAPE_MISMATCH = ErrorTemplate(
-    "sampling_locations",
-    "of shape {sampling_locations}",
-    "shape (B, Q, H, L, P, r), as value (B, S, H, D) is of shape {value_shape} and L is {n_levels}",
-)
-WEIGHTS_SHAPE_MISMATCH = ErrorTemplate(
-    "attention_weights",
-    "of shape {attention_weights}",
-    "shape {weights_shape}, as sampling_locations is of shape {sampling_locations}",
-)
-LEVEL_STARTS_MISMATCH = ErrorTemplate(
-    "level_start_index",
-    "inconsistent with spatial_shapes",
-    "the first pixel of each level, which begins where the previous level ends",
-)
+from . import attention_shapes
+from . import error_templates as templates
 
 #: The number of spatial axes -> the names of the elements of ``size``.
 SIZE_AXIS_NAMES = {2: "(N, C, H, W)", 3: "(N, C, D, H, W)"}
@@ -160,7 +64,7 @@ def to_array(where: str, argument: str, value: object) -> Array:
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise GridSampleError(where, argument, f"not an array ({error})", "an array") from error
+        raise templates.NOT_AN_ARRAY.error(where, argument=argument, reason=error) from error
 
 
 def check_type(
@@ -185,8 +89,8 @@ def check_type(
     """
     name = type_name(dtype)
     if name not in allowed:
-        expected = f"one of {', '.join(allowed)}"
-        raise GridSampleError(where, argument, f"of type {dtype}", expected)
+        listed = ", ".join(allowed)
+        raise templates.TYPE_NOT_ALLOWED.error(where, argument=argument, type=dtype, listed=listed)
     return name
 
 
@@ -200,8 +104,7 @@ def check_strings(where: str, argument: str, array: Array) -> None:
         return
     for element_type in set(map(type, array.flat)):
         if not issubclass(element_type, str):
-            found = f"an array of objects with an element of type {element_type.__name__}"
-            raise GridSampleError(where, argument, found, "an array of strings")
+            raise templates.NOT_A_STRING.error(where, argument=argument, type=element_type.__name__)
 
 
 def check_mode_and_padding(where: str, mode: str, padding_mode: str, X_type: str) -> None:
@@ -212,15 +115,14 @@ def check_mode_and_padding(where: str, mode: str, padding_mode: str, X_type: str
     """
     if not isinstance(mode, str) or spec.mode_of(mode) not in MODE_RULES:
         modes = format_choices((*MODE_RULES, *spec.MODE_SYNONYMS))
-        raise MODE_UNKNOWN.error(where, value=repr(mode), listed=modes)
+        raise templates.MODE_UNKNOWN.error(where, value=repr(mode), listed=modes)
     if padding_mode not in list(PADDING_RULES):  # it may be a value that has no hash
-        raise PADDING_MODE_UNKNOWN.error(
+        raise templates.PADDING_MODE_UNKNOWN.error(
             where, value=repr(padding_mode), listed=format_choices(PADDING_RULES)
         )
     if spec.TYPES[X_type].compute is None and not MODE_RULES[spec.mode_of(mode)].copies_values:
         copying = format_choices([name for name, rule in MODE_RULES.items() if rule.copies_values])
-        expected = f"{copying}, the only mode that is defined for {X_type} X"
-        raise GridSampleError(where, "mode", repr(mode), expected)
+        raise templates.MODE_UNDEFINED.error(where, value=repr(mode), listed=copying, type=X_type)
 
 
 def check_num_threads(where: str, num_threads: object) -> None:
@@ -230,8 +132,8 @@ def check_num_threads(where: str, num_threads: object) -> None:
         GridSampleError: it is something else.
     """
     if num_threads is not None and not settings.is_valid_num_threads(num_threads):
-        expected = settings.VALID_NUM_THREADS_OR_NONE
-        raise GridSampleError(where, "num_threads", repr(num_threads), expected)
+        listed = settings.VALID_NUM_THREADS_OR_NONE
+        raise templates.NUM_THREADS_INVALID.error(where, value=repr(num_threads), listed=listed)
 
 
 def check_grid_sample_shapes(
@@ -252,10 +154,10 @@ def check_grid_sample_shapes(
         GridSampleError: a shape is not allowed, or the shapes do not fit together.
     """
     if X is not None and len(X) < 3:
-        raise X_SHAPE_INVALID.error(where, X=format_shape(X))
+        raise templates.X_SHAPE_INVALID.error(where, X=format_shape(X))
     if X is None:
         if grid is not None and (len(grid) < 3 or _differ(grid[-1], len(grid) - 2)):
-            raise GRID_SHAPE_INVALID.error(where, grid=format_shape(grid))
+            raise templates.GRID_SHAPE_INVALID.error(where, grid=format_shape(grid))
         return
     if grid is None:
         return
@@ -263,7 +165,7 @@ def check_grid_sample_shapes(
     r = len(X) - 2
     if len(grid) != r + 2 or _differ(grid[-1], r):
         outputs = ", ".join(f"D{i + 1}_out" for i in range(r))
-        raise GRID_SHAPE_MISMATCH.error(
+        raise templates.GRID_SHAPE_MISMATCH.error(
             where,
             X=format_shape(X),
             grid=format_shape(grid),
@@ -272,12 +174,14 @@ def check_grid_sample_shapes(
             axis_word="axis" if r == 1 else "axes",
         )
     if _differ(grid[0], X[0]):
-        raise GRID_BATCH_MISMATCH.error(where, X=format_shape(X), grid=format_shape(grid), N=X[0])
+        raise templates.GRID_BATCH_MISMATCH.error(
+            where, X=format_shape(X), grid=format_shape(grid), N=X[0]
+        )
     # A node's attribute may have any value, also one without a hash.
     needs_pixel = [name for name, padding in PADDING_RULES.items() if padding.needs_pixel]
     has_no_pixel = 0 in X[2:] and padding_mode in needs_pixel
     if has_no_pixel and not spec.may_be_empty((*X[:2], *grid[1:-1])):
-        raise X_HAS_NO_PIXEL.error(where, X=format_shape(X), padding_mode=padding_mode)
+        raise templates.X_HAS_NO_PIXEL.error(where, X=format_shape(X), padding_mode=padding_mode)
 
 
 def check_affine_grid_shapes(
@@ -301,7 +205,7 @@ def check_affine_grid_shapes(
         return
     possible_ranks = [r for r in SIZE_AXIS_NAMES if may_match(theta, (None, r, r + 1))]
     if not possible_ranks:
-        raise THETA_SHAPE_INVALID.error(where, theta=format_shape(theta))
+        raise templates.THETA_SHAPE_INVALID.error(where, theta=format_shape(theta))
     r = possible_ranks[0]
     if size is not None and len(size) - 2 in possible_ranks:
         r = len(size) - 2
@@ -314,27 +218,27 @@ def check_affine_grid_shapes(
         "axes": SIZE_AXIS_NAMES[r],
     }
     if len(size) != r + 2:
-        raise SIZE_LENGTH_MISMATCH.error(where, **fields)
+        raise templates.SIZE_LENGTH_MISMATCH.error(where, **fields)
     if min(size) < 0:
-        raise SIZE_NEGATIVE.error(where, **fields, negative=_negative_length(size))
+        raise templates.SIZE_NEGATIVE.error(where, **fields, **_negative_length(size))
     if _differ(theta[0], size[0]):
-        raise SIZE_BATCH_MISMATCH.error(where, **fields)
+        raise templates.SIZE_BATCH_MISMATCH.error(where, **fields)
 
 
 def _check_size_alone(where: str, size: Sequence[int]) -> None:
     """Check a size whose theta has an unknown shape."""
-    expected = " or ".join(SIZE_AXIS_NAMES.values())
+    fields = {"size": format_shape(size), "axes": " or ".join(SIZE_AXIS_NAMES.values())}
     if len(size) not in (4, 5):
-        raise GridSampleError(where, "size", format_shape(size), expected)
+        raise templates.SIZE_ALONE_LENGTH_INVALID.error(where, **fields)
     if min(size) < 0:
-        found = f"{format_shape(size)}, where {_negative_length(size)}"
-        raise GridSampleError(where, "size", found, f"{expected} with lengths of at least 0")
+        raise templates.SIZE_ALONE_NEGATIVE.error(where, **fields, **_negative_length(size))
 
 
-def _negative_length(size: Sequence[int]) -> str:
-    """Return the first negative length of ``size`` with the name of its axis: ``H = -2``."""
-    axes = SIZE_AXIS_NAMES[len(size) - 2].strip("()").split(", ")
-    return next(f"{axis} = {n}" for axis, n in zip(axes, size, strict=True) if n < 0)
+def _negative_length(size: Sequence[int]) -> dict[str, object]:
+    """Return the fields of an error about the first negative length of ``size``."""
+    names = SIZE_AXIS_NAMES[len(size) - 2].strip("()").split(", ")
+    axis, length = next((axis, n) for axis, n in zip(names, size, strict=True) if n < 0)
+    return {"axis": axis, "length": length}
 
 
 def check_attention_shapes(
@@ -364,12 +268,12 @@ def check_attention_shapes(
     """
     check_attention_value(where, value=value, levels=levels, levels_argument=levels_argument)
     shapes = {"value_shape": format_shape(value), "sampling_locations": format_shape(locations)}
-    points = levels[:, 0].tolist()
-    lengths = levels[:, 1:]
-    if not _do_locations_fit(locations, value, lengths, points):
-        raise LOCATIONS_SHAPE_MISMATCH.error(where, **shapes, n_levels=len(lengths))
-    if not _do_weights_fit(weights, locations, points):
-        raise WEIGHTS_SHAPE_MISMATCH.error(
+    n_points = attention_shapes.count_points(value, locations, 1)
+    if not attention_shapes.has_points_of_levels(levels, n_points, locations):
+        raise templates.LOCATIONS_SHAPE_MISMATCH.error(where, **shapes, n_levels=len(levels))
+    n_weights = attention_shapes.count_points(value, weights, 0)
+    if n_weights != n_points or not attention_shapes.do_weights_fit(weights, locations):
+        raise templates.WEIGHTS_SHAPE_MISMATCH.error(
             where,
             **shapes,
             attention_weights=format_shape(weights),
@@ -393,49 +297,18 @@ def check_attention_value(
     """
     value_shape = format_shape(value)
     if len(value) != 4:
-        raise VALUE_SHAPE_INVALID.error(where, value_shape=value_shape)
+        raise templates.VALUE_SHAPE_INVALID.error(where, value_shape=value_shape)
     if levels.min(initial=0) < 0:
-        raise LEVELS_NEGATIVE.error(where)
+        raise templates.LEVELS_NEGATIVE.error(where)
     pixels = sum(map(math.prod, levels[:, 1:].tolist()))
     if _differ(value[1], pixels):
-        template = replace(LEVELS_PIXELS_MISMATCH, argument=levels_argument)
-        raise template.error(where, value_shape=value_shape, pixels=pixels, n_pixels=value[1])
-
-
-def _do_locations_fit(
-    locations: Sequence[int],
-    value: Sequence[int],
-    lengths: Array,
-    points: Sequence[int],
-) -> bool:
-    """Whether the shape of the locations fits those of value and the levels."""
-    if len(locations) not in (5, 6):
-        return False
-    n_batches, _, n_heads, *counts, n_axes = locations
-    if (n_batches, n_heads, n_axes) != (value[0], value[2], lengths.shape[1]):
-        return False
-    if len(counts) == 2 and counts[0] != len(lengths):
-        return False
-    return math.prod(counts) == sum(points)
-
-
-def _do_weights_fit(
-    weights: Sequence[int],
-    locations: Sequence[int],
-    points: Sequence[int],
-) -> bool:
-    """Whether the shape of the weights fits that of valid locations."""
-    if len(weights) not in (4, 5):
-        return False
-    n_batches, n_queries, n_heads, *counts, _ = locations
-    if (weights[0], weights[2]) != (n_batches, n_heads):
-        return False
-    is_broadcast = weights[1] == 1 and len(weights) == 4
-    if weights[1] != n_queries and not is_broadcast:
-        return False
-    if len(weights) == 5 and len(counts) == 2 and tuple(weights[3:]) != tuple(counts):
-        return False
-    return math.prod(weights[3:]) == sum(points)
+        raise templates.LEVELS_PIXELS_MISMATCH.error(
+            where,
+            argument=levels_argument,
+            value_shape=value_shape,
+            pixels=pixels,
+            n_pixels=value[1],
+        )
 
 
 def memory_error(where: str, error: MemoryError) -> MemoryError:
@@ -460,10 +333,9 @@ def check_memory(
     nbytes = math.prod(max(1, int(length)) for length in shape) * dtype.itemsize
     if nbytes < memory.MIN_CHECKED_BYTES:
         return
-    found = f"of shape {tuple(map(int, shape))} and {nbytes} bytes"
+    fields = {"argument": argument, "shape": tuple(map(int, shape)), "nbytes": nbytes}
     if nbytes > np.iinfo(np.intp).max:
-        raise GridSampleError(where, argument, found, "fewer bytes than an address can reach")
+        raise templates.ARRAY_TOO_LARGE.error(where, **fields)
     available = memory.available()
     if available is not None and nbytes > available and 0 not in shape:
-        expected = f"at most {available} bytes, the memory that is left"
-        raise GridSampleError(where, argument, found, expected)
+        raise templates.ARRAY_EXCEEDS_MEMORY.error(where, **fields, available=available)

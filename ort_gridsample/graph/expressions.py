@@ -100,6 +100,7 @@ class Expressions:
         runtime: the runtime that the nodes are for.
         names: the names of the model, for the choice of new ones. Without them, the caller compares
             the new names with those of the model.
+        origin: the node that errors name. By default, it is ``prefix``.
     """
 
     def __init__(
@@ -108,8 +109,10 @@ class Expressions:
         opset: int,
         runtime: Runtime = ANY,
         names: Names | None = None,
+        origin: str = "",
     ) -> None:
         self.prefix = prefix
+        self.origin = origin or prefix
         self.opset = opset
         self.runtime = runtime
         self._names = names
@@ -206,6 +209,11 @@ class Expressions:
         if op_type in self.runtime.without:
             return SUBSTITUTES[op_type](self, *tensors, **attributes)
         return self._write(op_type, tensors, type, **attributes)[0]
+
+    def named_op(self, op_type: str, *inputs: Tensor, name: str, **attributes: Any) -> Tensor:
+        """Return the output of a node of this ``name``, which is written even for constants."""
+        type = "bool" if op_type in _COMPARISONS else inputs[0].type
+        return self._write(op_type, list(inputs), type, name=name, **attributes)[0]
 
     # The functions of ``xp`` in :mod:`ort_gridsample.reference.coordinates`, named as in NumPy.
     abs = partialmethod(op, "Abs")
@@ -304,6 +312,7 @@ class Expressions:
         dims: Sequence[DimLike],
         exact: bool = False,
         checks: Sequence[Tensor] = (),
+        name: str = "",
     ) -> Tensor:
         """Return ``x`` in another shape.
 
@@ -312,8 +321,9 @@ class Expressions:
             dims: the lengths; one of several may be -1.
             exact: whether no length is replaced by -1, so that the node fails if the numbers of
                 elements differ.
-            checks: outputs of :meth:`require_equal` and :meth:`require_zeros`, which are 0. They
-                are added to the shape, so that the checks run before this node.
+            checks: outputs of :func:`.run_errors.write_check`, which are 0. They are added to the
+                shape, so that the checks run before this node.
+            name: the name of the node, such as the error if it fails.
         """
         if not exact:
             dims = self._with_free_length(dims)
@@ -323,9 +333,12 @@ class Expressions:
         shape = reduce(Tensor.__add__, checks, shape)
         # Without allowzero, 0 means the input's length; opset 13 cannot write a length of 0.
         has_allowzero = self.opset >= FIRST_OPSET_WITH_ALLOWZERO and self.runtime.has_allowzero
-        if is_positive or not has_allowzero:
-            return self.op("Reshape", x, shape)
-        return self.op("Reshape", x, shape, allowzero=1)
+        attributes: dict[str, Any] = {}
+        if has_allowzero and not is_positive:
+            attributes["allowzero"] = 1
+        if name and x.constant is None:
+            return self.named_op("Reshape", x, shape, name=name, **attributes)
+        return self.op("Reshape", x, shape, **attributes)
 
     def _with_free_length(self, dims: Sequence[DimLike]) -> Sequence[DimLike]:
         """Return ``dims`` with -1 for a length that the others imply, which saves arithmetic."""
@@ -337,70 +350,6 @@ class Expressions:
             if len(computed) == 1:
                 return [-1 if dim is computed[0] else dim for dim in dims]
         return dims
-
-    def require_equal(
-        self,
-        lengths: Sequence[DimLike],
-        expected: Sequence[DimLike],
-        name: str,
-    ) -> Tensor | None:
-        """Write a node that fails in a run unless ``lengths`` are ``expected``.
-
-        Pairs of known lengths are not compared.
-
-        Returns:
-            A 0 from the node, which is called ``name``; None if all lengths are known.
-        """
-        pairs = [
-            (length, other)
-            for length, other in zip(lengths, expected, strict=True)
-            if not (isinstance(length, int) and isinstance(other, int))
-        ]
-        if not pairs:
-            return None
-        actual_shape = self.shape([length for length, _ in pairs])
-        expected_shape = self.shape([other for _, other in pairs])
-        return self.require_zeros(actual_shape - expected_shape, len(pairs), name)
-
-    def require_same(self, x: Tensor, actual: Tensor, expected: Tensor, text: str) -> Tensor:
-        """Write nodes that fail in a run unless ``actual`` and ``expected`` are equal.
-
-        No standard operator raises an error with a text. A Gather with an index out of bounds
-        fails, and onnxruntime's error begins with the name of the node. Therefore the node has the
-        text as its name. It gathers from a single row, at index 0 if all integers are equal and at
-        index 1 otherwise. Equal fails if the two rows have different lengths.
-
-        Args:
-            x: a row of integers, which passes through the check.
-            actual: the integers to check.
-            expected: the integers that they must be.
-            text: the name of each node that can fail.
-
-        Returns:
-            A value that equals ``x``, and is computed after the check. Nodes that need the check
-            must read it, because unread nodes are dropped.
-        """
-        (is_equal,) = self._write("Equal", [actual, expected], "bool", name=text)
-        all_equal = self.op("ReduceMin", is_equal.astype("int64"), keepdims=0)
-        rows = [self.op("Reshape", x, self.row(1, -1)), 1 - all_equal]
-        return self._write("Gather", rows, x.type, name=text, axis=0)[0]
-
-    def require_zeros(self, numbers: Tensor, count: int, name: str) -> Tensor:
-        """Write a node that fails in a run unless all ``numbers`` are 0.
-
-        The node is a Gather from one element: of the even indices, only 0 is in bounds.
-
-        Args:
-            numbers: int64 of shape (``count``,).
-            count: the number of ``numbers``.
-            name: the name of the node.
-
-        Returns:
-            A 0 from the node, int64 of shape (1,).
-        """
-        inputs = [self.constant([0]), numbers * 2]
-        (gathered,) = self._write("Gather", inputs, "int64", name=name, axis=0)
-        return gathered if count == 1 else self.gather(gathered, [0])
 
     def shape(self, dims: Sequence[DimLike]) -> Tensor:
         """Return a shape as a tensor."""
@@ -420,27 +369,26 @@ class Expressions:
         self,
         x: Tensor,
         known: Sequence[Dim],
-        unranked: str = "",
+        rank_error: str = "",
     ) -> list[DimLike]:
         """Return the lengths of the axes of ``x``.
 
         Args:
             x: a tensor of any rank.
             known: its shape, with integers where lengths are known.
-            unranked: the name of an argument of unknown rank. A node then fails unless its rank is
-                that of ``known``.
+            rank_error: the error if its rank is not that of ``known``, as the name of the node that
+                fails in a run. Empty if the rank is known.
         """
         return [
-            dim if isinstance(dim, int) else self._length(x, axis, len(known), unranked)
+            dim if isinstance(dim, int) else self._length(x, axis, len(known), rank_error)
             for axis, dim in enumerate(known)
         ]
 
-    def _length(self, x: Tensor, axis: int, rank: int, unranked: str) -> Tensor:
+    def _length(self, x: Tensor, axis: int, rank: int, rank_error: str) -> Tensor:
         """Return the length of an axis, int64 of shape (1,)."""
         shape = self.op("Shape", x, type="int64")
-        if unranked:
-            name = f"{unranked}_must_have_{rank}_axes"
-            (shape,) = self._write("Reshape", [shape, self.constant([rank])], "int64", name=name)
+        if rank_error:
+            shape = self.named_op("Reshape", shape, self.constant([rank]), name=rank_error)
         if not self.runtime.computes_shapes:
             length = self.op("Slice", shape, self.constant([axis]), self.constant([axis + 1]))
         else:
@@ -493,18 +441,19 @@ class Expressions:
             inputs: the inputs.
             type: the type of the outputs.
             n_outputs: the number of outputs.
-            name: a part of the node's name, by default the operator. With the names of a model,
-                it is the name itself.
+            name: the name of the node, or a part of it without the names of a model. By default,
+                the operator is a part of the name.
             attributes: the attributes.
         """
         input_names = [self.name_of(tensor) for tensor in inputs]
         node = helper.make_node(op_type, input_names, [], **attributes)
         key = node.SerializeToString() + name.encode()
         if key not in self._nodes:
-            value_name = self._new_name(name or op_type)
+            value_name = self._new_name(op_type)
             node.name = value_name
-            if self._names is not None and name:
-                value_name = self._new_name(op_type)
+            if name and self._names is None:
+                node.name = self._new_name(name)
+            elif name and self._names is not None:
                 node.name = self._names.new(name)
             if n_outputs == 1:
                 node.output.append(value_name)

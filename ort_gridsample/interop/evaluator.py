@@ -14,6 +14,7 @@ from ..dialects.registry import dialect_of, dialects
 from ..dialects.spelling import Dialect, attribute_input
 from ..dialects.table import ATTENTION_SIGNATURES, DOMAIN, TENSORRT_ATTENTION
 from ..errors import GridSampleError, where_node
+from ..functions import error_templates as templates
 from ..functions import validation
 from ..functions.attention import deformable_attention
 from ..functions.operators import function_of
@@ -115,7 +116,7 @@ def _run_attention(where: str, inputs: Sequence[Array | None]) -> Array:
     Y = deformable_attention(value, lengths, locations, weights, where=where)
     areas = lengths.prod(axis=1, dtype=np.int64)
     if not np.array_equal(starts, np.cumsum(areas) - areas):
-        raise validation.LEVEL_STARTS_MISMATCH.error(where)
+        raise templates.LEVEL_STARTS_MISMATCH.error(where)
     return Y.reshape(locations.shape[:3] + value.shape[3:])
 
 

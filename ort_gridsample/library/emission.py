@@ -34,7 +34,7 @@ from ..custom_ops.compiled_ops.description_table import DESCRIPTION_FUNCTIONS
 from ..custom_ops.compiled_ops.descriptions import description_function
 from ..custom_ops.compiled_ops.op_image import kernel_fields, schema_fields
 from ..custom_ops.compiled_ops.record_image import RecordImage, Relocation
-from ..custom_ops.compiled_ops.sentences import create_brief_error, create_error
+from ..custom_ops.compiled_ops.sentences import create_error
 from ..custom_ops.compiled_ops.structs import ENTRY, FOREIGN_DOMAIN, OP, OP_CONTEXT, VARIANT
 from ..custom_ops.provider.definitions import Overload
 from ..custom_ops.provider.factory_image import add_factory
@@ -382,11 +382,7 @@ def variant_image(
     """
     image = RecordImage()
     variant = image.add_records(VARIANT, {})
-    error_functions: Fields = {
-        "create_error": (create_error,),
-        "create_brief_error": (create_brief_error,),
-    }
-    op_context = image.add_records(OP_CONTEXT, error_functions)
+    op_context = image.add_records(OP_CONTEXT, {"create_error": (create_error,)})
     rows, indices = _op_rows(image, OPS, needed, op_context)
     ops = image.add_records(OP, *rows)
 

@@ -1,7 +1,7 @@
 """Nodes that check the inputs of another package's deformable attention in a run.
 
 The nodes that read an input afterwards must read it through its check
-(:meth:`.Expressions.require_same`). Shapes that the model states are checked by
+(:func:`~ort_gridsample.graph.run_errors.require_same`). Shapes that the model states are checked by
 :mod:`ort_gridsample.detection.foreign_attention_checks` when the model is read.
 
 The names of axes are those of :mod:`ort_gridsample.detection.attention.layouts`.
@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..detection.foreign_attention_checks import are_contiguous
-from ..detection.helper_nodes import FOUND_BY_SHAPE_CHECK
-from ..errors import GridSampleError
+from ..functions import error_templates as templates
 from ..graph.expressions import DimLike, Tensor
+from ..graph.run_errors import require_same, shape_error
 from .attention_call import Levels
 from .foreign_attention import ForeignAttention
 
@@ -56,9 +56,8 @@ def _require_same(
     expectation: str,
 ) -> Tensor:
     """Return ``x`` after a check of two rows, with an error about the shape of an input."""
-    where = attention.match.record.where
-    error = GridSampleError(where, argument, FOUND_BY_SHAPE_CHECK, expectation)
-    return attention.e.require_same(x, actual, expected, str(error))
+    error = shape_error(attention.match.record.where, argument, expectation)
+    return require_same(x, actual, expected, error)
 
 
 def _check_shape(
@@ -91,11 +90,9 @@ def _check_lengths(attention: ForeignAttention) -> None:
     if levels.known_lengths is not None:
         return
     argument = attention.signature.lengths_input
-    where = attention.match.record.where
-    expected = "lengths of at least 0"
-    error = GridSampleError(where, argument, "a negative length", expected, verb="contains")
+    error = templates.LENGTHS_NEGATIVE.error(attention.match.record.where, argument=argument)
     flat = e.op("Reshape", levels.lengths, e.row(-1))
-    checked = e.require_same(flat, flat, e.abs(flat), str(error))
+    checked = require_same(flat, flat, e.abs(flat), error)
     attention.values[argument] = e.op("Reshape", checked, e.row(-1, 2))
 
 

@@ -11,10 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..detection.helper_nodes import FOUND_BY_SHAPE_CHECK
 from ..detection.match import Match
-from ..errors import GridSampleError
 from ..graph.expressions import Tensor
+from ..graph.run_errors import require_same, shape_error
 from ..spec import Shape, known_lengths
 from .attention_call import AttentionCall
 
@@ -64,9 +63,8 @@ class _OperandChecks:
         self, shape: Tensor, actual: Tensor, expected: Tensor, argument: str, expectation: str
     ) -> Tensor:
         """Return ``shape`` after a check of two rows, with an error about an operand's shape."""
-        where = self._record.where
-        error = GridSampleError(where, argument, FOUND_BY_SHAPE_CHECK, expectation)
-        return self._e.require_same(shape, actual, expected, str(error))
+        error = shape_error(self._record.where, argument, expectation)
+        return require_same(shape, actual, expected, error)
 
     def _known_rank(self, argument: str) -> int | None:
         """Return the rank of an operand if it is the same in all calls."""

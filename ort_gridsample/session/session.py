@@ -18,12 +18,13 @@ from onnxruntime import IOBinding, OrtValue, RunOptions
 
 from ..custom_ops import signals
 from ..custom_ops.plain_session import PLAIN_SESSION
-from ..custom_ops.python_ops import shutdown
+from ..custom_ops.python_ops import failures, shutdown
 from ..detection.unknown_nodes import unknown_operators_text
 from ..errors import GridSampleError
 from ..functions.validation import format_choices
 from ..graph.files import Model, read_model
 from ..graph.model_source import ModelSource
+from ..graph.run_errors import read_error, read_failure
 from ..graph.scope import scopes_of
 from ..graph.tensors import exceeds_protobuf
 from ..rewriting.passes import Selection
@@ -35,7 +36,6 @@ from .added_providers import added_providers
 from .chosen_nodes import ChosenNodes
 from .known_operators import unknown_operators
 from .model_preparation import patch_for_session, too_large_to_pickle
-from .op_errors import creation_error_for, exception_for
 from .options import State, is_error_of_unknown_operator, options_from_state, read_state
 from .patched_model import PatchedModel, SessionArguments, Source
 from .placement import COMPILED_OP, PYTHON_OP, Placement
@@ -228,7 +228,7 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
                 **reopen_arguments.others,
             )
         except Exception as error:
-            creation_error = creation_error_for(str(error))
+            creation_error = read_error(str(error))
             if creation_error is not None:
                 raise creation_error from error
             sentence = _unknown_operators_text(patched, options, error)
@@ -287,7 +287,7 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
         try:
             return signals.unwrapped(_Parent.run)(self, names, input_feed, run_options)
         except Exception as error:
-            exception = exception_for(str(error))
+            exception = _exception_for(str(error))
             if exception is None:
                 raise
             raise exception from error
@@ -338,7 +338,7 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
 
         def call_back(results: Any, user_data: Any, error: str) -> None:
             try:
-                exception = exception_for(error)
+                exception = _exception_for(error)
                 callback(results, user_data, error if exception is None else str(exception))
             finally:
                 shutdown.end_asynchronous_run()
@@ -367,7 +367,7 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
         try:
             return method(self, *args)
         except Exception as error:
-            exception = exception_for(str(error))
+            exception = _exception_for(str(error))
             if exception is None:
                 raise
             raise exception from error
@@ -430,6 +430,18 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
         except BaseException:
             self.__dict__.update(former_attributes)
             raise
+
+
+def _exception_for(message: str) -> BaseException | None:
+    """Return the exception of an op of this package, from onnxruntime's error ``message``.
+
+    Returns:
+        The exception that a Python op raised, or the error that a compiled op or a check reported.
+        None if the message is about something else.
+    """
+    number = read_failure(message)
+    raised = None if number is None else failures.pop(number)
+    return raised or read_error(message)
 
 
 def _unknown_operators_text(

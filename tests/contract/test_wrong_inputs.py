@@ -23,6 +23,7 @@ from support.paths import (
     Open,
     open_library,
     open_patched_file,
+    quiet_options,
 )
 from support.runtime_forms import RUNTIME_FORMS
 
@@ -71,6 +72,10 @@ class Wrong:
             name: np.array(self.fed[name]) if name == "S" else np.zeros(self.fed[name], np.float32)
             for name in self.declared
         }
+
+    def argument_names(self) -> tuple[str, str]:
+        """Return the names of the arguments that an error may be about."""
+        return ("X", "grid") if self.operator == "GridSample" else ("theta", "size")
 
     def error(self) -> ogs.GridSampleError:
         """Return the error of the function for the inputs."""
@@ -261,9 +266,21 @@ def test_lowered_model_of_wrong_inputs_raises_and_names_the_node(wrong: Wrong, n
         run_lowered(wrong.model(), name, wrong.feeds())
 
 
+@pytest.mark.parametrize("name", ["primitives, opset 20", "primitives, functions"])
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_lowered_model_of_wrong_inputs_in_a_session_raises_the_error_of_a_check_or_op(
+    wrong: Wrong, name: str
+) -> None:
+    patched = ogs.patch_model(wrong.model(), **LOWERED[name])  # type: ignore[arg-type]
+    session = ogs.InferenceSession(patched, quiet_options())
+    error = refusal(session.run, None, wrong.feeds())
+    assert error.where.startswith(wrong.operator)
+    assert error.argument in wrong.argument_names()
+
+
 @pytest.mark.parametrize("name", REWRITTEN)
 def test_lowered_affine_grid_of_negative_channels_raises(name: str) -> None:
-    with pytest.raises(Exception, match="size_must_not_be_negative"):
+    with pytest.raises(Exception, match="size contains a negative length"):
         run_lowered(NEGATIVE_CHANNELS.model(), name, NEGATIVE_CHANNELS.feeds())
 
 

@@ -10,10 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from ort_gridsample.custom_ops import signals
-from ort_gridsample.custom_ops.compiled_ops import c_api, error_loading, registry
-from ort_gridsample.custom_ops.compiled_ops.structs import ERRORS
+from ort_gridsample.custom_ops.compiled_ops import c_api, registry
 from ort_gridsample.custom_ops.signals import with_signals_deferred
-from ort_gridsample.kernels.structs import ctypes_type
 from support.processes import run_json_program
 
 needs_signals = pytest.mark.skipif(
@@ -182,35 +180,6 @@ def test_signal_in_a_callback_without_another_thread_is_logged(
 def test_function_that_describes_an_op_and_fails_returns_0() -> None:
     describe = registry._description_callback(lambda op: fail())
     assert describe(0) == 0
-
-
-def errors_struct() -> ctypes.Structure:
-    struct: ctypes.Structure = ctypes_type(ERRORS)()
-    return struct
-
-
-def load_create_error(struct: ctypes.Structure) -> int:
-    return int(c_api.function(error_loading.loader_address(), 1)(ctypes.addressof(struct)))
-
-
-def test_loading_of_error_messages_that_fails_leaves_the_field(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(error_loading, "_create_error_address", fail)
-    struct = errors_struct()
-    assert load_create_error(struct) == 0
-    assert struct.create_error == 0
-
-
-@needs_signals
-def test_signal_while_error_messages_are_loaded_is_handled_after_that(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(error_loading, "_create_error_address", interrupt_and_return)
-    struct = errors_struct()
-    with pytest.raises(KeyboardInterrupt):
-        call_and_wait(load_create_error, struct)
-    assert struct.create_error == 3
 
 
 DEFERRED_SIGNALS = {

@@ -15,7 +15,7 @@ import pytest
 
 import ort_gridsample as ogs
 from ort_gridsample import spec, versions
-from ort_gridsample.custom_ops.compiled_ops import c_api, catalog, error_loading, registry
+from ort_gridsample.custom_ops.compiled_ops import c_api, catalog, registry
 from ort_gridsample.detection.find import records_of
 from ort_gridsample.dialects.table import FUSED
 from ort_gridsample.reference import sampler
@@ -162,37 +162,6 @@ def test_status_of_a_message_with_a_lone_surrogate_has_it_escaped() -> None:
         c_api.check(api, status)
 
 
-@pytest.mark.parametrize(
-    ("n_failures", "message"),
-    [
-        (1, r"GridSample node 'sample0': grid is of shape \(1, 2, 2, 3\), expected .*"),
-        (2, r"grid is of shape .*"),
-    ],
-)
-def test_error_whose_function_cannot_be_loaded_at_once_is_raised(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    n_failures: int,
-    message: str,
-) -> None:
-    """There may be no memory to compile the function."""
-    caplog.set_level("DEBUG", "ort_gridsample")
-    load = error_loading._create_error_address
-    failures = iter([MemoryError("no memory to compile")] * n_failures)
-
-    def fail_then_load() -> int:
-        for failure in failures:
-            raise failure
-        return load()
-
-    monkeypatch.setattr(error_loading, "_create_error_address", fail_then_load)
-    session = open_compiled(loose(grid_sample_model("float32", "float32", 2, [Attributes()])))
-    feeds = {"X": np.ones((1, 2, 3, 3), np.float32), "grid": np.zeros((1, 2, 2, 3), np.float32)}
-    with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument, match=message):
-        onnxruntime.InferenceSession.run(session, None, feeds)
-    assert caplog.text.count("error messages are not loaded: MemoryError") == n_failures
-
-
 def create_in_extension_module(patched: bytes, options: onnxruntime.SessionOptions) -> object:
     extension_class = onnxruntime.capi.onnxruntime_pybind11_state.InferenceSession
     session = extension_class(options, patched, False, False)
@@ -233,6 +202,30 @@ def test_kernel_that_cannot_be_created_is_an_error_of_its_node(
     prefix = "" if len(name) > 1000 else f"node '{name}': "
     with pytest.raises(Exception, match=f"{prefix}MemoryError: too little"):
         onnxruntime.InferenceSession(patched, ogs.register(quiet_options()))
+
+
+@pytest.mark.parametrize("name", ["the_node", "n" * 10_000])
+def test_state_that_cannot_be_compiled_is_an_error_of_its_node(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = grid_sample_model("float64", "float64", 2, [Attributes("cubic", "reflection")])
+    model.graph.node[0].name = name
+    patched = ogs.patch_model(model, target="compiled").SerializeToString()
+    state_address = registry.state_address
+    failures = iter([MemoryError("too little")])
+
+    def fail_once(*arguments: Any) -> int:
+        for failure in failures:
+            raise failure
+        return state_address(*arguments)
+
+    compiled_ops = registry.CompiledOps()
+    monkeypatch.setattr(registry, "compiled_ops", lambda: compiled_ops)
+    monkeypatch.setattr(registry, "state_address", fail_once)
+    prefix = "" if len(name) > 1000 else f"node '{name}': "
+    with pytest.raises(Exception, match=f"{prefix}MemoryError: too little"):
+        onnxruntime.InferenceSession(patched, ogs.register(quiet_options()))
+    onnxruntime.InferenceSession(patched, ogs.register(quiet_options()))
 
 
 def test_description_of_an_op_that_fails_is_an_error_of_the_registration_only(

@@ -6,6 +6,7 @@ import ctypes
 import signal
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -15,7 +16,7 @@ from onnx import helper
 from ort_gridsample.custom_ops import signals
 from ort_gridsample.custom_ops.compiled_ops import c_api
 from ort_gridsample.custom_ops.compiled_ops.catalog import find_op
-from ort_gridsample.custom_ops.compiled_ops.registry import compiled_ops
+from ort_gridsample.custom_ops.compiled_ops.registry import CompiledOps, compiled_ops
 from ort_gridsample.custom_ops.provider import compute_infos, fused_nodes, grid_fusion
 from ort_gridsample.custom_ops.provider.attention_fusion import FusedAttention
 from ort_gridsample.custom_ops.provider.structs import COMPUTE_INFO
@@ -79,6 +80,33 @@ def test_create_state_of_another_interface_raises_the_error_of_the_op() -> None:
     place, _, problem = str(failure.value).partition(": ")
     assert place == "DeformableAttention node with output 'Y'"
     assert problem.startswith("interface is 99, expected 1")
+
+
+def test_fused_node_without_memory_destroys_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    created: list[int] = []
+    destroyed: list[int] = []
+    create_state = CompiledOps.create_state
+    destroy_state = CompiledOps.destroy_state
+
+    def create(ops: CompiledOps, *arguments: Any) -> int:
+        created.append(create_state(ops, *arguments))
+        return created[-1]
+
+    def destroy(ops: CompiledOps, op: Any, types: Any, state: int) -> None:
+        destroyed.append(state)
+        destroy_state(ops, op, types, state)
+
+    def fail(*arguments: object) -> None:
+        raise MemoryError("no memory for the node")
+
+    open_provider(form(SMALL))
+    monkeypatch.setattr(CompiledOps, "create_state", create)
+    monkeypatch.setattr(CompiledOps, "destroy_state", destroy)
+    monkeypatch.setattr(FusedAttention, "info_fields", fail)
+    with pytest.raises(Exception, match="no memory for the node"):
+        open_provider(form(SMALL))
+    assert len(created) > 0
+    assert destroyed == created
 
 
 def test_release_of_fused_nodes_destroys_their_states() -> None:

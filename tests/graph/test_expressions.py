@@ -62,23 +62,3 @@ def test_node_is_kept_with_the_nodes_that_it_needs() -> None:
     e.abs(read)
     e.node(helper.make_node("Print", [e.name_of(read)], ["printed"]))
     assert [node.op_type for node in e.finish_all()] == ["Abs", "Abs", "Print"]
-
-
-def test_require_same_equal_rows_pass_the_value() -> None:
-    e = Expressions("n", 17, names=Names(onnx.ModelProto()))
-    x = e.input("x")
-    shape = e.shape_of(x)
-    nodes = e.finish(e.op("Reshape", x, e.require_same(shape, shape, e.row(2, 3), "wrong")), "y")
-    array = np.ones((2, 3), np.float32)
-    np.testing.assert_array_equal(_run(e, nodes, "y", array), array)
-
-
-@pytest.mark.parametrize("shape", [(2, 4), (2, 3, 1), (3,)])
-def test_require_same_other_rows_fail_with_the_text(shape: tuple[int, ...]) -> None:
-    e = Expressions("n", 17, names=Names(onnx.ModelProto()))
-    x = e.input("x")
-    x_shape = e.shape_of(x)
-    checked = e.require_same(x_shape, x_shape, e.row(2, 3), "the shape is wrong")
-    nodes = e.finish(e.op("Reshape", x, checked), "y")
-    with pytest.raises(Exception, match="the shape is wrong"):
-        _run(e, nodes, "y", np.ones(shape, np.float32))

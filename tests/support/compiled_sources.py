@@ -13,7 +13,7 @@ from ort_gridsample.custom_ops.compiled_ops.catalog import FOREIGN_DOMAINS, OPS
 from ort_gridsample.custom_ops.compiled_ops.description_table import DESCRIPTION_FUNCTIONS
 from ort_gridsample.custom_ops.compiled_ops.descriptions import description_function
 from ort_gridsample.custom_ops.compiled_ops.record_image import RecordImage
-from ort_gridsample.custom_ops.compiled_ops.sentences import create_brief_error, create_error
+from ort_gridsample.custom_ops.compiled_ops.sentences import create_error
 from ort_gridsample.custom_ops.provider import compute_infos
 from ort_gridsample.custom_ops.provider.factory_image import add_factory
 from ort_gridsample.custom_ops.provider.fused_grid import compute_grid_sample
@@ -65,7 +65,7 @@ def compiled_functions() -> set[Callable[..., object]]:
 
 def library_functions() -> set[Callable[..., object]]:
     """Return the functions that are compiled for a library only."""
-    return {create_brief_error, create_ep_factories, find_functions, register}
+    return {create_ep_factories, find_functions, register}
 
 
 def source_files(functions: set[Callable[..., object]]) -> set[Path]:

@@ -18,6 +18,5 @@
 - ``linking``: the linkers and their machines
 - ``sampling``, ``affine``, ``attention``, ``program_grids``: the ops
 - ``foreign``: the ops for nodes of other packages
-- ``sentences``, ``error_loading``: error messages, formatted by compiled code: brief ones by code
-  that is loaded with an op, others by code that is loaded when the first error occurs
+- ``sentences``: error messages, formatted by compiled code
 """

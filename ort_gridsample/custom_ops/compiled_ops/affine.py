@@ -10,7 +10,9 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ... import spec
-from ...functions import validation
+from ...functions import error_templates as templates
+from ...functions.error_templates import ErrorTemplate
+from ...functions.validation import SIZE_AXIS_NAMES, format_choices
 from ...kernels.compilation import compiles_in
 from ...kernels.halves import HALVES, NO_CONVERSION, stored_dtype_of, widened
 from ...kernels.kernel_factories import MIN_BYTES_PAST_CACHES
@@ -59,66 +61,54 @@ from .sampling import compute as compute_sample
 from .sampling import state_fields as sample_fields
 from .sentences import (
     NO_ERROR,
-    NO_MEMORY_INDEX,
     NO_MEMORY_SENTENCE,
     SentenceTable,
     encode,
-    error_with_number,
-    error_with_shape,
-    error_with_shapes,
+    error_status,
+    integer_argument,
+    no_memory,
+    shape_argument,
+    strlen,
+    text_argument,
 )
 from .structs import BASIC_STATE, FILL, GRID_SAMPLE, NODE, OP, REQUEST, TEXT
 
 normalize = register_jitable(reference_coordinates.normalize)
 
-#: The error messages of a run by name. A comment names the shapes and the number that the sentence
-#: contains.
-_RUN_TEMPLATES = {
-    # nbytes
-    "NO_MEMORY": NO_MEMORY_SENTENCE,
-    # theta
-    "THETA_SHAPE_INVALID": validation.THETA_SHAPE_INVALID,
-    # theta, the shape of size
-    "SIZE_NOT_1D": validation.SIZE_NOT_1D,
-    # theta, the values of size
-    "SIZE_LENGTH_MISMATCH": validation.SIZE_LENGTH_MISMATCH,
-    "SIZE_NEGATIVE": validation.SIZE_NEGATIVE,
-    "SIZE_BATCH_MISMATCH": validation.SIZE_BATCH_MISMATCH,
-    "GRID_TOO_LARGE": validation.ErrorTemplate(
-        "grid", "for size {size}", "fewer bytes than an address can reach"
-    ),
-}
-
-
-def _run_rows(r: int) -> dict[str, bytes]:
-    """Encode the error messages of a run with ``r`` spatial axes, by name and ``r``."""
-    axes = validation.SIZE_AXIS_NAMES[r]
-    return {
-        f"{name} {r}": encode(template, axes=axes, type="int64")
-        for name, template in _RUN_TEMPLATES.items()
+_GRID_TOO_LARGE = ErrorTemplate("grid", "for size {size}", "fewer bytes than an address can reach")
+#: The arguments of the error messages about the values of size, as :func:`_size_arguments` returns
+#: them.
+_SIZE_ARGUMENTS = ("theta", "size", "N", "axes", "axis", "length")
+_TABLE = SentenceTable(
+    {
+        "NO_MEMORY": encode(NO_MEMORY_SENTENCE, "nbytes"),
+        "THETA_SHAPE_INVALID": encode(templates.THETA_SHAPE_INVALID, "theta"),
+        "SIZE_NOT_1D": encode(templates.SIZE_NOT_1D, "size", type="int64"),
+        "SIZE_LENGTH_MISMATCH": encode(templates.SIZE_LENGTH_MISMATCH, *_SIZE_ARGUMENTS),
+        "SIZE_NEGATIVE": encode(templates.SIZE_NEGATIVE, *_SIZE_ARGUMENTS),
+        "SIZE_BATCH_MISMATCH": encode(templates.SIZE_BATCH_MISMATCH, *_SIZE_ARGUMENTS),
+        "GRID_TOO_LARGE": encode(_GRID_TOO_LARGE, *_SIZE_ARGUMENTS),
+        **LAST_SENTENCES,
     }
-
-
-_TABLE = SentenceTable({**_run_rows(2), **_run_rows(3), **LAST_SENTENCES})
+)
 #: All error messages of an AffineGrid.
 SENTENCES = _TABLE.encoded
 
-# The indices of the sentences for two spatial axes, as numbers: compiled code reads no dictionary.
-# Those for three axes are greater by N_RUN_SENTENCES.
-N_RUN_SENTENCES = len(_RUN_TEMPLATES)
-THETA_SHAPE_INVALID_INDEX = _TABLE.index("THETA_SHAPE_INVALID 2")
-SIZE_NOT_1D_INDEX = _TABLE.index("SIZE_NOT_1D 2")
-SIZE_LENGTH_MISMATCH_INDEX = _TABLE.index("SIZE_LENGTH_MISMATCH 2")
-SIZE_NEGATIVE_INDEX = _TABLE.index("SIZE_NEGATIVE 2")
-SIZE_BATCH_MISMATCH_INDEX = _TABLE.index("SIZE_BATCH_MISMATCH 2")
-GRID_TOO_LARGE_INDEX = _TABLE.index("GRID_TOO_LARGE 2")
+# The indices of the sentences, as numbers: compiled code reads no dictionary.
+THETA_SHAPE_INVALID_INDEX = _TABLE.index("THETA_SHAPE_INVALID")
+SIZE_NOT_1D_INDEX = _TABLE.index("SIZE_NOT_1D")
+SIZE_LENGTH_MISMATCH_INDEX = _TABLE.index("SIZE_LENGTH_MISMATCH")
+SIZE_NEGATIVE_INDEX = _TABLE.index("SIZE_NEGATIVE")
+SIZE_BATCH_MISMATCH_INDEX = _TABLE.index("SIZE_BATCH_MISMATCH")
+GRID_TOO_LARGE_INDEX = _TABLE.index("GRID_TOO_LARGE")
 AFFINE_WRONG_INTERFACE_INDEX = _TABLE.index("WRONG_INTERFACE")
+#: The names of the elements of a size for two and for three spatial axes.
+SIZE_AXES_2 = SIZE_AXIS_NAMES[2]
+SIZE_AXES_3 = SIZE_AXIS_NAMES[3]
 
-_GRID_TYPE_UNKNOWN = validation.ErrorTemplate(
-    "grid_type", "{value}", validation.format_choices(spec.FLOATS)
-)
+_GRID_TYPE_UNKNOWN = ErrorTemplate("grid_type", "{value}", format_choices(spec.FLOATS))
 _FUSED_TABLE = SentenceTable(
-    {"GRID_TYPE_UNKNOWN": encode(_GRID_TYPE_UNKNOWN)},
+    {"GRID_TYPE_UNKNOWN": encode(_GRID_TYPE_UNKNOWN, "value")},
     after=[*SAMPLE_SENTENCES, *SENTENCES],
 )
 #: The error messages of a GridSample with a fused AffineGrid: the GridSample's, the AffineGrid's,
@@ -251,25 +241,23 @@ def _check_and_set_grid(
     size_shape = shape_of(size)
     r = theta_shape[1] if len(theta_shape) == 3 else 0
     if (r != 2 and r != 3) or theta_shape[2] != r + 1:
-        return error_with_shape(request.api, errors_address, THETA_SHAPE_INVALID_INDEX, theta_shape)
-    first_index = (r - 2) * N_RUN_SENTENCES
+        arguments = (shape_argument(theta_shape),)
+        return error_status(request.api, errors_address, THETA_SHAPE_INVALID_INDEX, arguments)
     if len(size_shape) != 1:
-        sentence_index = first_index + SIZE_NOT_1D_INDEX
-        return error_with_shapes(
-            request.api, errors_address, sentence_index, theta_shape, size_shape
-        )
+        arguments = (shape_argument(size_shape),)
+        return error_status(request.api, errors_address, SIZE_NOT_1D_INDEX, arguments)
     lengths = alloc_int64s(request, size_shape[0])
     if len(lengths) != size_shape[0]:
-        return error_with_number(request.api, errors_address, NO_MEMORY_INDEX, 8 * size_shape[0])
+        return no_memory(request.api, errors_address, 8 * size_shape[0])
     # A copy, so that no other thread changes the lengths after they were checked.
     memcpy(np.int64(lengths.ctypes.data), size.data, 8 * len(lengths))
-    size_index = _check_size(lengths, theta_shape, r, itemsize)
-    if size_index != NO_ERROR:
-        sentence_index = first_index + size_index
-        return error_with_shapes(request.api, errors_address, sentence_index, theta_shape, lengths)
+    sentence_index = _check_size(lengths, theta_shape, r, itemsize)
+    if sentence_index != NO_ERROR:
+        size_arguments = _size_arguments(lengths, theta_shape, r)
+        return error_status(request.api, errors_address, sentence_index, size_arguments)
     grid_shape = alloc_int64s(request, r + 2)
     if len(grid_shape) == 0:
-        return error_with_number(request.api, errors_address, NO_MEMORY_INDEX, 8 * (r + 2))
+        return no_memory(request.api, errors_address, 8 * (r + 2))
     grid_shape[0] = lengths[0]
     for axis in range(r):
         grid_shape[axis + 1] = lengths[axis + 2]
@@ -297,6 +285,25 @@ def _check_size(size: ArrayRef, theta_shape: ArrayRef, r: int, itemsize: int) ->
     if nbytes >= 2.0**63:
         return GRID_TOO_LARGE_INDEX
     return NO_ERROR
+
+
+@register_jitable
+def _size_arguments(size: ArrayRef, theta_shape: ArrayRef, r: int) -> Any:
+    """Return :data:`_SIZE_ARGUMENTS`. The last two are the first negative length and its axis."""
+    axes = c_string(SIZE_AXES_2) if r == 2 else c_string(SIZE_AXES_3)
+    index = 0
+    while index < len(size) - 1 and size[index] >= 0:
+        index += 1
+    # Names of one letter, with a separator of two characters: (N, C, H, W)
+    axis = text_argument(axes + 1 + 3 * min(index, r + 1), 1)
+    return (
+        shape_argument(theta_shape),
+        shape_argument(size),
+        integer_argument(theta_shape[0]),
+        text_argument(axes, strlen(axes)),
+        axis,
+        integer_argument(size[index] if len(size) > 0 else 0),
+    )
 
 
 @register_jitable
@@ -334,7 +341,7 @@ def _fill(state: RecordRef, request: RecordRef) -> int:
     task.positions = round_up_to_line(alloc(request, nbytes + CACHE_LINE))
     task.buffers = round_up_to_line(alloc(request, 3 * nbytes + CACHE_LINE))
     if request.lacks_memory != 0:
-        return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, 4 * nbytes)
+        return no_memory(request.api, state.errors, 4 * nbytes)
     arguments = (request.context, state.kernel.process_items, workers, 0, address_of(task))
     return parallel_for(request.api, arguments)
 

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...functions import validation
+from ...functions import attention_shapes
+from ...functions import error_templates as templates
+from ...functions.error_templates import ErrorTemplate
 from ...kernels.attention import attention_functions
 from ...kernels.compilation import compiles_in
 from ...kernels.halves import stored_dtype_of, widened
@@ -63,13 +65,14 @@ from .requests import (
     write_status_output,
 )
 from .sentences import (
-    NO_MEMORY_INDEX,
+    NO_ARGUMENTS,
     NO_MEMORY_SENTENCE,
     SentenceTable,
     encode,
-    error_with_number,
-    error_with_shape,
-    error_with_shapes,
+    error_status,
+    integer_argument,
+    no_memory,
+    shape_argument,
 )
 from .shape_inference import alloc_shape, inferred_shape, open_inference, set_inferred_shape
 from .structs import ATTENTION, LEVEL, NODE, OP, OPERANDS, REQUEST
@@ -77,56 +80,62 @@ from .structs import ATTENTION, LEVEL, NODE, OP, OPERANDS, REQUEST
 #: A number of pixels that is too large for any value. Larger numbers are reduced to it.
 TOO_MANY_PIXELS = 2 * MAX_PIXELS
 
-#: The number of points must be smaller. Up to this bound a sum of int64 does not wrap around.
-MAX_POINTS = 1 << 61
+_count_points = register_jitable(attention_shapes.count_points)
+_has_points = register_jitable(attention_shapes.has_points_of_levels)
+_do_weights_fit = register_jitable(attention_shapes.do_weights_fit)
 
-#: The error messages of a run by name. A comment names the shapes and the number that the sentence
-#: contains.
-_RUN_TEMPLATES = {
-    # nbytes
-    "NO_MEMORY": NO_MEMORY_SENTENCE,
-    # value
-    "VALUE_SHAPE_INVALID": validation.VALUE_SHAPE_INVALID,
-    # lengths
-    "SPATIAL_SHAPES_INVALID": validation.ErrorTemplate(
-        "spatial_shapes", "of shape {levels}", "shape (L, 2)"
-    ),
-    "LEVEL_STARTS_MISMATCH": validation.LEVEL_STARTS_MISMATCH,
-    # lengths, locations
-    "LOCATIONS_WITHOUT_LEVELS": validation.ErrorTemplate(
-        "sampling_locations", "of shape {sampling_locations}", "shape (B, Q, H, L, P, 2)"
-    ),
-    # the shape of an image, the number of its axes. A model may declare another number than an
-    # image has in a run, and onnxruntime does not check it.
-    "IMAGE_AXES_MISMATCH": validation.ErrorTemplate(
-        "levels",
-        "made of an image of shape {levels}",
-        "{number} axes, as the model declares",
-    ),
-    # levels
-    "LEVELS_SHAPE_INVALID": validation.LEVELS_SHAPE_INVALID,
-    "LEVELS_NEGATIVE": validation.LEVELS_NEGATIVE,
-    # value, the number of pixels of all levels
-    "LEVELS_PIXELS_MISMATCH": validation.LEVELS_PIXELS_MISMATCH,
-    # value, locations, the number of levels
-    "LOCATIONS_SHAPE_MISMATCH": validation.LOCATIONS_SHAPE_MISMATCH,
-    # weights, locations
-    "WEIGHTS_SHAPE_MISMATCH": validation.WEIGHTS_SHAPE_MISMATCH,
-    # value
-    "Y_TOO_LARGE": validation.ErrorTemplate(
-        "Y",
-        "for value of shape {value_shape}",
-        "fewer bytes than an address can reach",
-    ),
-    # value
-    "VALUE_BEYOND_LIMITS": validation.ErrorTemplate(
-        "value",
-        "of shape {value_shape}",
-        f"at most {MAX_PIXELS} pixels, and levels of at most {MAX_LEVEL_AXES} axes",
-    ),
-}
-_ROWS = {name: encode(template) for name, template in _RUN_TEMPLATES.items()}
-_TABLE = SentenceTable(_ROWS | LAST_SENTENCES)
+_SPATIAL_SHAPES_INVALID = ErrorTemplate("spatial_shapes", "of shape {lengths}", "shape (L, 2)")
+_LOCATIONS_WITHOUT_LEVELS = ErrorTemplate(
+    "sampling_locations", "of shape {sampling_locations}", "shape (B, Q, H, L, P, 2)"
+)
+#: A model may declare another number of axes than an image has in a run, and onnxruntime does not
+#: check it.
+_IMAGE_AXES_MISMATCH = ErrorTemplate(
+    "levels",
+    "made of an image of shape {image}",
+    "{number} axes, as the model declares",
+)
+_Y_TOO_LARGE = ErrorTemplate(
+    "Y",
+    "for value of shape {value_shape}",
+    "fewer bytes than an address can reach",
+)
+_VALUE_BEYOND_LIMITS = ErrorTemplate(
+    "value",
+    "of shape {value_shape}",
+    f"at most {MAX_PIXELS} pixels, and levels of at most {MAX_LEVEL_AXES} axes",
+)
+_TABLE = SentenceTable(
+    {
+        "NO_MEMORY": encode(NO_MEMORY_SENTENCE, "nbytes"),
+        "VALUE_SHAPE_INVALID": encode(templates.VALUE_SHAPE_INVALID, "value_shape"),
+        "SPATIAL_SHAPES_INVALID": encode(_SPATIAL_SHAPES_INVALID, "lengths"),
+        "LEVEL_STARTS_MISMATCH": encode(templates.LEVEL_STARTS_MISMATCH),
+        "LOCATIONS_WITHOUT_LEVELS": encode(_LOCATIONS_WITHOUT_LEVELS, "sampling_locations"),
+        "IMAGE_AXES_MISMATCH": encode(_IMAGE_AXES_MISMATCH, "image", "number"),
+        "LEVELS_SHAPE_INVALID": encode(templates.LEVELS_SHAPE_INVALID, "levels"),
+        "LEVELS_NEGATIVE": encode(templates.LEVELS_NEGATIVE),
+        "LEVELS_PIXELS_MISMATCH": encode(
+            templates.LEVELS_PIXELS_MISMATCH,
+            "pixels",
+            "n_pixels",
+            "value_shape",
+            argument="levels",
+        ),
+        "LOCATIONS_SHAPE_MISMATCH": encode(
+            templates.LOCATIONS_SHAPE_MISMATCH, "sampling_locations", "value_shape", "n_levels"
+        ),
+        "WEIGHTS_SHAPE_MISMATCH": encode(
+            templates.WEIGHTS_SHAPE_MISMATCH,
+            "attention_weights",
+            "weights_shape",
+            "sampling_locations",
+        ),
+        "Y_TOO_LARGE": encode(_Y_TOO_LARGE, "value_shape"),
+        "VALUE_BEYOND_LIMITS": encode(_VALUE_BEYOND_LIMITS, "value_shape"),
+        **LAST_SENTENCES,
+    }
+)
 SENTENCES = _TABLE.encoded
 
 # The indices of the sentences, as numbers: compiled code reads no dictionary.
@@ -258,7 +267,48 @@ def compute(state_address: Address, context: Address) -> Status:
 
 @register_jitable
 def _no_memory(state: RecordRef, request: RecordRef, nbytes: int) -> Status:
-    return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, nbytes)
+    return no_memory(request.api, state.errors, nbytes)
+
+
+@register_jitable
+def _wrong_shape(
+    state: RecordRef, request: RecordRef, sentence_index: int, lengths: ArrayRef
+) -> Status:
+    """Return an OrtStatus* with a sentence about a shape."""
+    return error_status(request.api, state.errors, sentence_index, (shape_argument(lengths),))
+
+
+@register_jitable
+def _wrong_starts(state: RecordRef, request: RecordRef) -> Status:
+    return error_status(request.api, state.errors, LEVEL_STARTS_MISMATCH_INDEX, NO_ARGUMENTS)
+
+
+@register_jitable
+def _wrong_locations(
+    state: RecordRef,
+    request: RecordRef,
+    value_shape: ArrayRef,
+    locations_shape: ArrayRef,
+    n_levels: int,
+) -> Status:
+    arguments = (
+        shape_argument(locations_shape),
+        shape_argument(value_shape),
+        integer_argument(n_levels),
+    )
+    return error_status(request.api, state.errors, LOCATIONS_SHAPE_MISMATCH_INDEX, arguments)
+
+
+@register_jitable
+def _wrong_weights(
+    state: RecordRef, request: RecordRef, weights_shape: ArrayRef, locations_shape: ArrayRef
+) -> Status:
+    arguments = (
+        shape_argument(weights_shape),
+        shape_argument(locations_shape[: len(locations_shape) - 1]),
+        shape_argument(locations_shape),
+    )
+    return error_status(request.api, state.errors, WEIGHTS_SHAPE_MISMATCH_INDEX, arguments)
 
 
 @register_jitable
@@ -273,7 +323,7 @@ def _read_value(state: RecordRef, operands: RecordRef, request: RecordRef) -> St
     if has_shape and len(lengths) == 3:
         has_shape = lengths[2] == operands.heads * operands.channels
     if not has_shape:
-        return error_with_shape(request.api, state.errors, VALUE_SHAPE_INVALID_INDEX, lengths)
+        return _wrong_shape(state, request, VALUE_SHAPE_INVALID_INDEX, lengths)
     if len(lengths) == 4:
         return 0
     split_lengths = alloc_int64s(request, 4)
@@ -338,11 +388,8 @@ def _find_lengths(
     n_axes = count_elements(shape_of(tensor))
     if n_axes != 2 + operands.r:
         image_shape = array_at(tensor.data, (n_axes,), np.int64)
-        sentence_index = IMAGE_AXES_MISMATCH_INDEX
-        status = error_with_shape(
-            request.api, state.errors, sentence_index, image_shape, 2 + operands.r
-        )
-        return status, 0
+        arguments = (shape_argument(image_shape), integer_argument(2 + operands.r))
+        return error_status(request.api, state.errors, IMAGE_AXES_MISMATCH_INDEX, arguments), 0
     return 0, tensor.data + 2 * 8
 
 
@@ -352,7 +399,6 @@ def _levels_of_lengths(state: RecordRef, operands: RecordRef, request: RecordRef
 
     Locations and weights must have an axis L, and each level begins where the previous one ends.
     """
-    api = request.api
     tensor = request.inputs[_LEVELS]
     starts = request.inputs[_OTHER]
     status = read_input(request, state, operands.starts, starts)
@@ -362,17 +408,14 @@ def _levels_of_lengths(state: RecordRef, operands: RecordRef, request: RecordRef
     starts_shape = shape_of(starts)
     locations_shape = shape_of(request.inputs[_LOCATIONS])
     if len(lengths_shape) != 2 or lengths_shape[1] != 2:
-        return error_with_shape(api, state.errors, SPATIAL_SHAPES_INVALID_INDEX, lengths_shape)
+        return _wrong_shape(state, request, SPATIAL_SHAPES_INVALID_INDEX, lengths_shape)
     if len(starts_shape) != 1 or starts_shape[0] != lengths_shape[0]:
-        return error_with_number(api, state.errors, LEVEL_STARTS_MISMATCH_INDEX, 0)
+        return _wrong_starts(state, request)
     if len(locations_shape) != 6:
-        return error_with_shapes(
-            api, state.errors, LOCATIONS_WITHOUT_LEVELS_INDEX, lengths_shape, locations_shape
-        )
+        return _wrong_shape(state, request, LOCATIONS_WITHOUT_LEVELS_INDEX, locations_shape)
     weights_shape = shape_of(request.inputs[_WEIGHTS])
     if len(weights_shape) != 5:
-        sentence_index = WEIGHTS_SHAPE_MISMATCH_INDEX
-        return error_with_shapes(api, state.errors, sentence_index, weights_shape, locations_shape)
+        return _wrong_weights(state, request, weights_shape, locations_shape)
     lengths = tensor.data
     n_levels = lengths_shape[0]
     status, memory = _alloc_levels(state, request, n_levels, 3)
@@ -385,7 +428,7 @@ def _levels_of_lengths(state: RecordRef, operands: RecordRef, request: RecordRef
         for axis in range(2):
             rows[level, 1 + axis] = _integer(operands, lengths, 2 * level + axis)
         if _integer(operands, starts.data, level) != start:
-            return error_with_number(api, state.errors, LEVEL_STARTS_MISMATCH_INDEX, 0)
+            return _wrong_starts(state, request)
         start += rows[level, 1] * rows[level, 2]
     return 0
 
@@ -431,9 +474,7 @@ def _move_heads_inward(state: RecordRef, operands: RecordRef, request: RecordRef
     tensor = request.inputs[_WEIGHTS]
     lengths = shape_of(tensor)
     if len(lengths) != 4 or lengths[0] % operands.heads != 0 or lengths[1] != 1:
-        locations = shape_of(request.inputs[_LOCATIONS])
-        sentence_index = WEIGHTS_SHAPE_MISMATCH_INDEX
-        return error_with_shapes(request.api, state.errors, sentence_index, lengths, locations)
+        return _wrong_weights(state, request, lengths, shape_of(request.inputs[_LOCATIONS]))
     new_lengths = alloc_int64s(request, 4)
     if len(new_lengths) == 0:
         return _no_memory(state, request, 32)
@@ -505,10 +546,7 @@ def _locations_of_grids(state: RecordRef, operands: RecordRef, request: RecordRe
             if memory == 0:
                 return _no_memory(state, request, nbytes)
         if queries != lengths[1]:
-            sentence_index = LOCATIONS_SHAPE_MISMATCH_INDEX
-            return error_with_shapes(
-                request.api, state.errors, sentence_index, value_shape, grid_shape, state.n_levels
-            )
+            return _wrong_locations(state, request, value_shape, grid_shape, state.n_levels)
         _copy_grid(memory, tensor.data, operands.grid_type, lengths, first_point, level.points)
         first_point += level.points
     tensor = request.inputs[_LOCATIONS]
@@ -598,8 +636,7 @@ def _attend(state: RecordRef, request: RecordRef, launch: RecordRef, n_output_ax
         return status
     Y_shape = _output_shape(request, launch, n_output_axes)
     if len(Y_shape) == 0:
-        nbytes = 8 * n_output_axes
-        return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, nbytes)
+        return _no_memory(state, request, 8 * n_output_axes)
     launch.value = request.inputs[_VALUE].data
     launch.locations = request.inputs[_LOCATIONS].data
     launch.weights = request.inputs[_WEIGHTS].data
@@ -614,14 +651,12 @@ def _attend(state: RecordRef, request: RecordRef, launch: RecordRef, n_output_ax
 @register_jitable
 def _set_levels(state: RecordRef, request: RecordRef, launch: RecordRef) -> Status:
     """Check value and levels, and set the fields of ``launch`` that depend on them."""
-    api = request.api
-    errors_address = state.errors
     value_shape = shape_of(request.inputs[_VALUE])
     levels_shape = shape_of(request.inputs[_LEVELS])
     if len(value_shape) != 4:
-        return error_with_shape(api, errors_address, VALUE_SHAPE_INVALID_INDEX, value_shape)
+        return _wrong_shape(state, request, VALUE_SHAPE_INVALID_INDEX, value_shape)
     if len(levels_shape) != 2 or levels_shape[1] < 2:
-        return error_with_shape(api, errors_address, LEVELS_SHAPE_INVALID_INDEX, levels_shape)
+        return _wrong_shape(state, request, LEVELS_SHAPE_INVALID_INDEX, levels_shape)
     n_levels = levels_shape[0]
     r = levels_shape[1] - 1
     launch.n, launch.pixels, launch.heads, launch.channels = value_shape
@@ -630,17 +665,21 @@ def _set_levels(state: RecordRef, request: RecordRef, launch: RecordRef) -> Stat
     nbytes = 8 * n_levels * (1 + r)
     launch.levels = alloc(request, nbytes)
     if launch.levels == 0:
-        return error_with_number(api, errors_address, NO_MEMORY_INDEX, nbytes)
+        return _no_memory(state, request, nbytes)
     # A copy, so that no other thread changes the lengths after they were checked.
     memcpy(launch.levels, request.inputs[_LEVELS].data, nbytes)
     if launch.pixels > MAX_PIXELS or r > MAX_LEVEL_AXES:
-        return error_with_shape(api, errors_address, VALUE_BEYOND_LIMITS_INDEX, value_shape)
+        return _wrong_shape(state, request, VALUE_BEYOND_LIMITS_INDEX, value_shape)
     pixels = _count_pixels(array_at(launch.levels, (n_levels, 1 + r), np.int64))
     if pixels < 0:
-        return error_with_shape(api, errors_address, LEVELS_NEGATIVE_INDEX, levels_shape)
+        return error_status(request.api, state.errors, LEVELS_NEGATIVE_INDEX, NO_ARGUMENTS)
     if pixels != launch.pixels:
-        sentence_index = LEVELS_PIXELS_MISMATCH_INDEX
-        return error_with_shape(api, errors_address, sentence_index, value_shape, pixels)
+        arguments = (
+            integer_argument(pixels),
+            integer_argument(launch.pixels),
+            shape_argument(value_shape),
+        )
+        return error_status(request.api, state.errors, LEVELS_PIXELS_MISMATCH_INDEX, arguments)
     return 0
 
 
@@ -653,8 +692,6 @@ def _set_points(state: RecordRef, request: RecordRef, launch: RecordRef) -> Stat
         request: a REQUEST.
         launch: an ATTENTION_LAUNCH after :func:`_set_levels`.
     """
-    api = request.api
-    errors_address = state.errors
     value_shape = shape_of(request.inputs[_VALUE])
     locations_shape = shape_of(request.inputs[_LOCATIONS])
     weights_shape = shape_of(request.inputs[_WEIGHTS])
@@ -662,21 +699,15 @@ def _set_points(state: RecordRef, request: RecordRef, launch: RecordRef) -> Stat
     levels = array_at(launch.levels, (n_levels, 1 + launch.r), np.int64)
     launch.points = _count_points(value_shape, locations_shape, 1)
     if not _has_points(levels, launch.points, locations_shape):
-        sentence_index = LOCATIONS_SHAPE_MISMATCH_INDEX
-        return error_with_shapes(
-            api, errors_address, sentence_index, value_shape, locations_shape, n_levels
-        )
+        return _wrong_locations(state, request, value_shape, locations_shape, n_levels)
     launch.queries = locations_shape[1]
     weight_points = _count_points(value_shape, weights_shape, 0)
-    if weight_points != launch.points or not _fits_locations(weights_shape, locations_shape):
-        sentence_index = WEIGHTS_SHAPE_MISMATCH_INDEX
-        return error_with_shapes(
-            api, errors_address, sentence_index, weights_shape, locations_shape
-        )
+    if weight_points != launch.points or not _do_weights_fit(weights_shape, locations_shape):
+        return _wrong_weights(state, request, weights_shape, locations_shape)
     launch.weight_queries = weights_shape[1]
     heads = float(launch.n) * float(launch.queries) * float(launch.heads)
     if heads * float(launch.channels) >= 2.0**59:
-        return error_with_shape(api, errors_address, Y_TOO_LARGE_INDEX, value_shape)
+        return _wrong_shape(state, request, Y_TOO_LARGE_INDEX, value_shape)
     return 0
 
 
@@ -713,64 +744,6 @@ def _count_pixels(levels: ArrayRef) -> int:
             area = min(area * min(length, TOO_MANY_PIXELS), TOO_MANY_PIXELS)
         total = min(total + area, TOO_MANY_PIXELS)
     return total if smallest == 0 else -1
-
-
-@register_jitable
-def _count_points(value_shape: ArrayRef, shape: ArrayRef, n_last_axes: int) -> int:
-    """Return the number of points of each head.
-
-    Args:
-        value_shape: the shape of value.
-        shape: the shape (B, Q, H, …) of the locations or of the weights.
-        n_last_axes: the number of its last axes that do not enumerate points.
-
-    Returns:
-        The number, or -1 if the shape does not fit that of value, or has :data:`MAX_POINTS` or
-        more.
-    """
-    if len(shape) < 4 or shape[0] != value_shape[0] or shape[2] != value_shape[2]:
-        return -1
-    count = 1
-    magnitude = 1.0  # unlike the count, it does not wrap around
-    for axis in range(3, len(shape) - n_last_axes):
-        count *= shape[axis]
-        magnitude *= float(shape[axis])
-    return count if magnitude < float(MAX_POINTS) else -1
-
-
-@register_jitable
-def _has_points(levels: ArrayRef, n_points: int, locations_shape: ArrayRef) -> bool:
-    """Whether the locations have the points and the axes of the ``levels``.
-
-    Args:
-        levels: the levels (L, 1 + r), without a negative number.
-        n_points: the number of points of the locations; -1 if their shape is wrong.
-        locations_shape: the shape of the locations.
-    """
-    total = 0
-    for level in range(len(levels)):
-        total = min(total + min(levels[level, 0], MAX_POINTS), MAX_POINTS)
-    n_axes = len(locations_shape)
-    if total != n_points or n_axes not in (5, 6):
-        return False
-    has_levels = n_axes != 6 or locations_shape[3] == len(levels)
-    return has_levels and locations_shape[n_axes - 1] == levels.shape[1] - 1
-
-
-@register_jitable
-def _fits_locations(weights_shape: ArrayRef, locations_shape: ArrayRef) -> bool:
-    """Whether a shape of weights, with the right number of points, fits that of the locations."""
-    n_axes = len(weights_shape)
-    if n_axes not in (4, 5):
-        return False
-    have_levels = n_axes == 5 and len(locations_shape) == 6
-    if have_levels and weights_shape[3] != locations_shape[3]:
-        return False
-    # Without a level, the numbers of points are equal even if this axis differs.
-    if have_levels and weights_shape[4] != locations_shape[4]:
-        return False
-    is_one_for_all_queries = weights_shape[1] == 1 and n_axes == 4
-    return is_one_for_all_queries or weights_shape[1] == locations_shape[1]
 
 
 _compute = register_jitable(compute)

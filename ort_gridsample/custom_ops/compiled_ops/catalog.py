@@ -43,23 +43,11 @@ Fields = Mapping[str, Any]
 #: selects all ops.
 OpSelection = frozenset[tuple[str, str]] | None
 
-#: An op has fewer states than this. The address of an OrtStatus is larger.
-MAX_STATES = 1 << 12
-
-
-def is_missing_state(result: int) -> bool:
-    """Whether a result of :attr:`OpImplementation.create` means that a state must be compiled.
-
-    The result is then 1 + the index of the state.
-    """
-    return 0 < result < MAX_STATES
-
 
 class OpImplementation(NamedTuple):
     """What an op consists of: its compiled functions, error messages and initial states."""
 
-    #: CreateKernelV2. It returns an OrtStatus*, 0 for success, or 1 + the index of a state: see
-    #: :func:`is_missing_state`.
+    #: CreateKernelV2.
     create: Callable[..., int]
     #: KernelComputeV2.
     compute: Callable[..., int]

@@ -5,9 +5,8 @@ kernel cannot be created.
 
 A function ``create`` is CreateKernelV2. Its arguments are the addresses of the OrtCustomOp (an
 OP), of the OrtApi, of the OrtKernelInfo, and of the variable for the kernel, which becomes the
-address of a state. It returns an OrtStatus*, 0 for success, or 1 + the index of a missing state.
-A function ``compute`` is KernelComputeV2. Its arguments are the addresses of the state and of the
-OrtKernelContext. It returns an OrtStatus*.
+address of a state. A function ``compute`` is KernelComputeV2. Its arguments are the addresses of
+the state and of the OrtKernelContext. Both return an OrtStatus*, 0 for success.
 """
 
 from typing import Any
@@ -16,11 +15,13 @@ import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
-from ...functions import validation
+from ...functions.error_templates import ErrorTemplate
 from ...kernels.compilation import compiles_in
 from ...kernels.pointers import (
+    address_of,
     array_at,
     c_string,
+    call,
     field_address,
     local_record,
     memcpy,
@@ -33,7 +34,16 @@ from .api_functions import api_function
 from .c_api import INVALID_ARGUMENT
 from .catalog import INTERFACE
 from .requests import Status, alloc, alloc_int64s, free_blocks
-from .sentences import NO_MEMORY_INDEX, create_status, encode, error_with_number, strlen
+from .sentences import (
+    create_status,
+    encode,
+    error_status,
+    integer_argument,
+    no_memory,
+    quoted_argument,
+    strlen,
+    text_argument,
+)
 from .structs import BLOCK, ERRORS, NODE, OP, OP_CONTEXT, TEXT
 
 get_integer = api_function("KernelInfoGetAttribute_int64", 1)
@@ -48,17 +58,17 @@ _memcmp: Any = types.ExternalFunction("memcmp", types.int32(types.int64, types.i
 strcspn: Any = types.ExternalFunction("strcspn", types.int64(types.int64, types.int64))
 
 #: The node has another version of the ops' interface.
-WRONG_INTERFACE = validation.ErrorTemplate(
+WRONG_INTERFACE = ErrorTemplate(
     "interface", "{number}", f"{INTERFACE}: another release of ort-gridsample wrote the model"
 )
 #: The library has no state for the node.
-MISSING_STATE = validation.ErrorTemplate(
-    "library", "built without {mode}{value}", "a library for this model, or for all models"
+MISSING_STATE = ErrorTemplate(
+    "library", "built without {mode}{inputs}", "a library for this model, or for all models"
 )
 #: The last sentences of an op with one state, by name.
 LAST_SENTENCES = {
-    "WRONG_INTERFACE": encode(WRONG_INTERFACE),
-    "MISSING_STATE": encode(MISSING_STATE, mode=""),
+    "WRONG_INTERFACE": encode(WRONG_INTERFACE, "number"),
+    "MISSING_STATE": encode(MISSING_STATE, "inputs", mode=""),
 }
 
 
@@ -97,7 +107,8 @@ def open_node(
     errors_address = create_errors(node, prefix, c_string("node"), op.sentences)
     interface = integer_attribute(node, c_string("interface"), 1)
     if interface != INTERFACE and is_good(node):
-        node.status = error_with_number(api, errors_address, wrong_interface_index, interface)
+        arguments = (integer_argument(interface),)
+        node.status = error_status(api, errors_address, wrong_interface_index, arguments)
     return errors_address
 
 
@@ -140,16 +151,11 @@ def create_errors(node: RecordRef, prefix: Address, label: Address, sentences: A
     errors = record_at(errors_address, ERRORS)
     op_context = record_at(node.op_context, OP_CONTEXT)
     errors.create_error = op_context.create_error
-    errors.load_create_error = op_context.load_create_error
-    errors.create_brief_error = op_context.create_brief_error
     errors.sentences = sentences
     errors.prefix = prefix
     read_text(node, get_text, (node.info, label), errors.name)
     if errors.name.length <= 0:
         read_text(node, get_name, (node.info,), errors.name)
-    errors.value.data = 0
-    errors.value.length = 0
-    errors.quotes_value = 0
     return errors_address
 
 
@@ -175,23 +181,20 @@ def create_state(
         missing_state_index: the index of the sentence :data:`MISSING_STATE`.
 
     Returns:
-        The address of the state. 0 if ``node.status`` is not 0, because of an error, or because
-        the initial state must be compiled: see :func:`.catalog.is_missing_state`.
+        The address of the state; 0 if ``node.status`` is an error.
     """
-    initial_state = array_at(op.states, (index + 1,), np.int64)[index]
     state_address = alloc(node, sizeof(dtype))
     if node.status == 0 and node.lacks_memory != 0:
         if errors_address != 0:
-            nbytes = sizeof(dtype)
-            node.status = error_with_number(node.api, errors_address, NO_MEMORY_INDEX, nbytes)
+            node.status = no_memory(node.api, errors_address, sizeof(dtype))
         else:
             message = c_string("not enough memory to create the kernel")
             node.status = create_status(node.api, (INVALID_ARGUMENT, message))
-    if node.status == 0 and initial_state == 0:
-        node.status = _missing_state(node, op, index, errors_address, missing_state_index)
+    if node.status == 0:
+        node.status = _ensure_state(node, op, index, errors_address, missing_state_index)
     if node.status != 0:
         return 0
-    memcpy(state_address, initial_state, sizeof(dtype))
+    memcpy(state_address, _initial_state(op, index), sizeof(dtype))
     state = record_at(state_address, dtype)
     op_context = record_at(op.op_context, OP_CONTEXT)
     state.api = node.api
@@ -203,20 +206,26 @@ def create_state(
 
 
 @register_jitable
-def _missing_state(
+def _initial_state(op: RecordRef, index: int) -> Address:
+    return array_at(op.states, (index + 1,), np.int64)[index]
+
+
+@register_jitable
+def _ensure_state(
     node: RecordRef,
     op: RecordRef,
     index: int,
     errors_address: Address,
     missing_state_index: int,
 ) -> Status:
-    """Return the status of a node without an initial state. See :func:`create_state`."""
-    if record_at(op.op_context, OP_CONTEXT).compiles_on_demand != 0:
-        return index + 1
-    value = record_at(errors_address, ERRORS).value
-    value.data = op.description
-    value.length = strlen(op.description)
-    return error_with_number(node.api, errors_address, missing_state_index, 0)
+    """Compile an initial state that is missing. See :func:`create_state`."""
+    if _initial_state(op, index) != 0:
+        return 0
+    compile_state = record_at(op.op_context, OP_CONTEXT).compile_state
+    if compile_state != 0:
+        return call(compile_state, (address_of(op), node.api, node.info, index))
+    arguments = (text_argument(op.description, strlen(op.description)),)
+    return error_status(node.api, errors_address, missing_state_index, arguments)
 
 
 @register_jitable
@@ -326,11 +335,8 @@ def choice_attribute(
         return default
     index = word_index(words, word)
     if index < 0 and is_good(node):
-        errors = record_at(errors_address, ERRORS)
-        errors.value.data = word.data
-        errors.value.length = word.length
-        errors.quotes_value = 1
-        node.status = error_with_number(node.api, errors_address, wrong_word_index, 0)
+        arguments = (quoted_argument(word.data, word.length),)
+        node.status = error_status(node.api, errors_address, wrong_word_index, arguments)
     return max(index, 0)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from numba.extending import register_jitable
 
 from ...dialects.table import OPENMMLAB
-from ...functions.validation import ErrorTemplate
+from ...functions.error_templates import ErrorTemplate
 from ...kernels.pointers import c_string, local_record, record_at
 from ...kernels.structs import Address, RecordRef
 from ...kernels.tap_plans import MODE_CODES, PADDING_CODES
@@ -19,7 +19,7 @@ from .c_api import ELEMENT_TYPES
 from .catalog import Fields, OpImplementation
 from .creation import close_node, integer_attribute, is_good, open_node
 from .requests import Status
-from .sentences import SentenceTable, encode, error_with_number
+from .sentences import SentenceTable, encode, error_status, integer_argument
 from .structs import NODE, OP
 
 # --- grid_sampler ---
@@ -40,7 +40,7 @@ def _attribute_rows() -> dict[str, bytes]:
     for attribute, spelling in _SPELLINGS.items():
         for problem, found in (("wrong", "{number}"), ("missing", "missing")):
             template = ErrorTemplate(spelling.name, found, spelling.choices_text())
-            rows[f"{attribute} {problem}"] = encode(template)
+            rows[f"{attribute} {problem}"] = encode(template, "number")
     return rows
 
 
@@ -119,7 +119,9 @@ def _code(
         return value
     if is_good(node):
         sentence_index = missing_index if value == _MISSING else wrong_index
-        node.status = error_with_number(node.api, errors_address, sentence_index, value)
+        node.status = error_status(
+            node.api, errors_address, sentence_index, (integer_argument(value),)
+        )
     return 0
 
 

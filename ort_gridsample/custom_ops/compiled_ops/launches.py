@@ -8,7 +8,7 @@ from ...kernels.pointers import address_of, call, memset
 from ...kernels.structs import END, NEW, ArrayRef, RecordRef
 from . import requests
 from .requests import Status
-from .sentences import NO_MEMORY_INDEX, error_with_number
+from .sentences import no_memory
 
 
 @register_jitable
@@ -38,8 +38,7 @@ def fill_output(
     while True:
         count = call(state.kernel.proceed, (address_of(launch),))
         if count < 0:
-            nbytes = launch.plan.scratch_bytes
-            return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, nbytes)
+            return no_memory(request.api, state.errors, launch.plan.scratch_bytes)
         if count == 0:
             return status
         arguments = (request.context, state.kernel.process_items, count, 0, address_of(launch))

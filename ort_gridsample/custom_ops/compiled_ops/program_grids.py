@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import register_jitable
 
 from ... import spec
-from ...functions import validation
+from ...functions.error_templates import ErrorTemplate
 from ...kernels import tap_table
 from ...kernels.compilation import compiles_in
 from ...kernels.pointers import (
@@ -56,17 +56,19 @@ from .sampling import (
 )
 from .sampling import SENTENCES as SAMPLE_SENTENCES
 from .sentences import (
-    NO_MEMORY_INDEX,
     SentenceTable,
+    axis_names,
     encode,
-    error_with_number,
-    error_with_shape,
-    error_with_shapes,
+    error_status,
+    integer_argument,
+    leading_axis_names,
+    no_memory,
+    shape_argument,
+    text_argument,
+    trailing_axis_names,
 )
 from .structs import (
     COMPONENT,
-    COORDINATE_SHAPE,
-    ERRORS,
     GRID_SAMPLE,
     NODE,
     OP,
@@ -74,40 +76,41 @@ from .structs import (
     REQUEST,
 )
 
-SOURCE_MISSING = validation.ErrorTemplate(
+SOURCE_MISSING = ErrorTemplate(
     "grid",
     "computed from an input that is omitted",
-    "{number} inputs and the scalars of their programs",
+    "{n_sources} inputs and the scalars of their programs",
 )
-#: About the shape of the only source.
-SOURCE_SHAPE_INVALID = validation.ErrorTemplate(
+#: About the shape of the only source. If an axis lists coordinates, its length is between the names
+#: of other axes.
+SOURCE_SHAPE_INVALID = ErrorTemplate(
     "grid",
-    "made of {value} of shape {X}",
-    "shape {coordinates}",
+    "made of {source} of shape {shape}",
+    "shape ({before}{length}{after})",
 )
 #: About the shape of one of several sources.
 SOURCE_SHAPE_MISMATCH = replace(
     SOURCE_SHAPE_INVALID,
     expected=f"{SOURCE_SHAPE_INVALID.expected}, like the other values that the grid is made of",
 )
-PROGRAMS_INVALID = validation.ErrorTemplate(
-    "coordinates", "{X}", "the programs that a session writes"
-)
+PROGRAMS_INVALID = ErrorTemplate("coordinates", "{numbers}", "the programs that a session writes")
 #: About a scalar that the execution provider reads. A model may declare another shape than that of
 #: a run, and onnxruntime does not check it.
-NOT_SCALAR = validation.ErrorTemplate(
+NOT_SCALAR = ErrorTemplate(
     "grid",
-    "made of a value of shape {X}",
+    "made of a value of shape {shape}",
     "one element, as the model declares",
 )
 
+#: The arguments of the error messages about the shape of a source.
+_SOURCE_ARGUMENTS = ("source", "shape", "before", "length", "after")
 _TABLE = SentenceTable(
     {
-        "SOURCE_MISSING": encode(SOURCE_MISSING),
-        "SOURCE_SHAPE_INVALID": encode(SOURCE_SHAPE_INVALID),
-        "SOURCE_SHAPE_MISMATCH": encode(SOURCE_SHAPE_MISMATCH),
-        "PROGRAMS_INVALID": encode(PROGRAMS_INVALID),
-        "NOT_SCALAR": encode(NOT_SCALAR),
+        "SOURCE_MISSING": encode(SOURCE_MISSING, "n_sources"),
+        "SOURCE_SHAPE_INVALID": encode(SOURCE_SHAPE_INVALID, *_SOURCE_ARGUMENTS),
+        "SOURCE_SHAPE_MISMATCH": encode(SOURCE_SHAPE_MISMATCH, *_SOURCE_ARGUMENTS),
+        "PROGRAMS_INVALID": encode(PROGRAMS_INVALID, "numbers"),
+        "NOT_SCALAR": encode(NOT_SCALAR, "shape"),
     },
     after=SAMPLE_SENTENCES,
 )
@@ -148,7 +151,9 @@ def create(op_address: Address, api: Address, info: Address, out: Address) -> St
     program_set = local_record(PROGRAMS)
     program_set.n_sources = _read_names(node, program_set.names)
     if is_good(node) and not _set_programs(program_set, numbers):
-        node.status = error_with_shape(api, errors_address, PROGRAMS_INVALID_INDEX, numbers)
+        node.status = error_status(
+            api, errors_address, PROGRAMS_INVALID_INDEX, (shape_argument(numbers),)
+        )
     state_address = create_sample_state(
         node, op, errors_address, FIRST_GROUP, 2 + program_set.n_sources
     )
@@ -252,15 +257,15 @@ def prepare_grid(request_address: Address) -> Status:
     state = record_at(request.launch.kernel, GRID_SAMPLE)
     program_set = state.programs
     if not _has_inputs(request, state):
-        n_sources = program_set.n_sources
-        return error_with_number(request.api, state.errors, SOURCE_MISSING_INDEX, n_sources)
+        arguments = (integer_argument(program_set.n_sources),)
+        return error_status(request.api, state.errors, SOURCE_MISSING_INDEX, arguments)
     r = program_set.r
     n_lengths = (2 + program_set.n_programs) * (r + 2)
     nbytes = program_set.n_programs * sizeof(COMPONENT)
     memory = alloc_int64s(request, n_lengths)
     request.components = alloc(request, nbytes)
     if request.lacks_memory != 0:
-        return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, 8 * n_lengths + nbytes)
+        return no_memory(request.api, state.errors, 8 * n_lengths + nbytes)
     grid_shape = memory[: r + 2]
     coordinate_shape = memory[r + 2 : 2 * r + 3]
     programs = array_at(program_set.programs, (program_set.n_programs,), PROGRAM)
@@ -379,24 +384,29 @@ def _has_inputs(request: RecordRef, state: RecordRef) -> bool:
 
 
 @register_jitable
-def _shape_error(api: Address, state: RecordRef, program: RecordRef, shape: ArrayRef) -> Status:
-    """Return an OrtStatus*: the source of ``program`` has a wrong ``shape``."""
+def _shape_error(api: Address, state: RecordRef, program: RecordRef, lengths: ArrayRef) -> Status:
+    """Return an OrtStatus*: the source of ``program`` has wrong ``lengths``."""
     name = state.programs.names[program.source]
-    # A copy, as several threads may run the op at the same time.
-    errors = local_record(ERRORS)
-    memcpy(address_of(errors), state.errors, sizeof(ERRORS))
-    errors.value.data = name.data
-    errors.value.length = name.length
-    errors.quotes_value = 0
-    expected = local_record(COORDINATE_SHAPE)
-    expected.axis = program.axis
-    expected.length = program.length
-    expected.r = state.programs.r
+    n_names = state.programs.r + 1
+    axis = program.axis if program.axis >= 0 else n_names
+    before = axis_names(0, axis)
+    length = text_argument(0, 0)
+    after = text_argument(0, 0)
+    if program.axis >= 0:
+        length = integer_argument(program.length)
+        before = leading_axis_names(axis)
+        after = trailing_axis_names(axis, n_names)
     sentence_index = SOURCE_SHAPE_MISMATCH_INDEX
     if state.programs.n_sources == 1:
         sentence_index = SOURCE_SHAPE_INVALID_INDEX
-    coordinates = array_at(address_of(expected), (3,), np.int64)
-    return error_with_shapes(api, address_of(errors), sentence_index, shape, coordinates)
+    arguments = (
+        text_argument(name.data, name.length),
+        shape_argument(lengths),
+        before,
+        length,
+        after,
+    )
+    return error_status(api, state.errors, sentence_index, arguments)
 
 
 @register_jitable

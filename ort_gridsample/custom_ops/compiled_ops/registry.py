@@ -32,8 +32,8 @@ from ...kernels.structs import ctypes_type
 from ...system.cpus import available_cpus
 from ...system.process import after_fork, created_once, keep_forever
 from ..signals import NeverRaising, with_signals_deferred
-from . import c_api, error_loading, trampoline
-from .catalog import DOMAINS, Op, OpSelection, find_op, is_missing_state
+from . import c_api, trampoline
+from .catalog import DOMAINS, Op, OpSelection, find_op
 from .description_table import DESCRIPTION_FUNCTIONS
 from .node_infos import NodeInfos
 from .op_image import kernel_fields, schema_fields
@@ -61,9 +61,7 @@ class CompiledOps:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._op_context = _OpContext(
-            compiles_on_demand=1, load_create_error=error_loading.loader_address()
-        )
+        self._op_context = _OpContext()
         #: The address of an OrtCustomOp -> the op, and the types of its inputs.
         self._overloads: dict[int, tuple[Op, tuple[str, ...]]] = {}
         #: The inverse of ``_overloads``.
@@ -85,6 +83,8 @@ class CompiledOps:
         self._descriptions = {name: callbacks[name] for name in DESCRIPTION_FUNCTIONS}
         self._has_compiled_descriptions = False
         callbacks["CreateKernelV2"] = c_api.callback(4, self._create_kernel, _kernel_failure)
+        compile_state = c_api.callback(4, self._compile_state, _kernel_failure)
+        self._op_context.compile_state = c_api.address_of_callback(compile_state)
         callbacks["InferOutputShapeFn"] = c_api.callback(2, self._infer_shape, _inference_failure)
         n_arguments = trampoline.ENTRY_POINTS[trampoline.ENTRY_POINT]
         self._entry_callback = c_api.callback(
@@ -94,7 +94,7 @@ class CompiledOps:
             name: c_api.address_of_callback(callback) for name, callback in callbacks.items()
         }
         # A session may call these functions after Python has ended.
-        keep_forever((callbacks, self._entry_callback, self._op_context))
+        keep_forever((callbacks, compile_state, self._entry_callback, self._op_context))
         after_fork(self._after_fork)
 
     def _after_fork(self) -> None:
@@ -190,7 +190,7 @@ class CompiledOps:
     def create_state(self, op: Op, types: tuple[str, ...], node: onnx.NodeProto) -> int:
         """Return the state that an op creates for a node that ONNX Runtime does not have.
 
-        It is freed by KernelDestroy of the op.
+        It is freed by KernelDestroy of the op: see :meth:`destroy_state`.
 
         Args:
             op: the op. Its domain must exist.
@@ -203,6 +203,11 @@ class CompiledOps:
         if self._node_infos is None:
             self._node_infos = NodeInfos(self._op_context.api)
         return self._node_infos.create_state(self._create_kernel, self.address(op, types), node)
+
+    def destroy_state(self, op: Op, types: tuple[str, ...], state: int) -> None:
+        """Free a result of :meth:`create_state`, for the same op and types."""
+        destroy = _OpStruct.from_address(self.address(op, types)).KernelDestroy
+        c_api.function(destroy, 1)(state)
 
     def _create_domain(self, api: int, name: str, selection: OpSelection) -> int:
         """Create an OrtCustomOpDomain with its selected ops.
@@ -272,13 +277,14 @@ class CompiledOps:
         if not struct.KernelComputeV2:
             _complete(struct, op, types)
         create = _compiled(op.load().create, 4)
-        result = create(op_address, api, info, out)
-        while is_missing_state(result):
-            index = result - 1
-            pointer = ctypes.c_int64.from_address(struct.states + 8 * index)
-            pointer.value = state_address(op, types, index)
-            result = create(op_address, api, info, out)
-        return int(result)
+        return int(create(op_address, api, info, out))
+
+    def _compile_state(self, op_address: int, api: int, info: int, index: int) -> int:
+        """Compile an initial state of an op, for a node whose kernel is created."""
+        op, types = self._overloads[op_address]
+        states = _OpStruct.from_address(op_address).states
+        c_api.word.from_address(states + 8 * index).value = state_address(op, types, index)
+        return 0
 
     def _infer_shape(self, op_address: int, context: int) -> int:
         """InferOutputShapeFn: call the compiled function of this name.
@@ -413,7 +419,7 @@ def _prepare(op: Op, types: tuple[str, ...], index: int) -> None:
     image = _state_image(op, types, index)
     functions = op.load().functions
     # All together: each call compiles in two processes.
-    addresses([*functions.values(), *image.functions.values(), error_loading.brief_spec()])
+    addresses([*functions.values(), *image.functions.values(), _create_error_spec()])
     state_address(op, types, index)
 
 
@@ -442,12 +448,19 @@ def _complete(struct: Any, op: Op, types: tuple[str, ...]) -> None:
     for name in _COMPILING_CALLBACKS:
         fields.pop(name, None)
     offset = image.add_records(OP, fields)
-    specs = [*image.functions.values(), error_loading.brief_spec()]  # together: see _prepare
-    _OpContext.from_address(struct.op_context).create_brief_error = addresses(specs)[-1]
+    specs = [*image.functions.values(), _create_error_spec()]  # together: see _prepare
+    _OpContext.from_address(struct.op_context).create_error = addresses(specs)[-1]
     complete = _OpStruct.from_address(load_image(image) + offset)
     fields["KernelComputeV2"] = fields.pop("KernelComputeV2")  # last: it marks a complete struct
     for name in fields:
         setattr(struct, name, getattr(complete, name))
+
+
+def _create_error_spec() -> tuple[Any]:
+    """Return the function that writes the error messages of all ops. This imports Numba."""
+    from .sentences import create_error
+
+    return (create_error,)
 
 
 def load_image(
@@ -500,7 +513,7 @@ def _description_failure(error: BaseException, *_: int) -> int:
     return 0
 
 
-def _kernel_failure(error: BaseException, op_address: int, api: int, info: int, out: int) -> int:
+def _kernel_failure(error: BaseException, op_address: int, api: int, info: int, _: int) -> int:
     return c_api.create_status(api, f"{_node_of(api, info)}{type(error).__name__}: {error}")
 
 

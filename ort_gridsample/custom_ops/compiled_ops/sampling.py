@@ -11,7 +11,9 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ... import spec
-from ...functions import validation
+from ...functions import error_templates as templates
+from ...functions.error_templates import ErrorTemplate
+from ...functions.validation import format_choices
 from ...kernels import kernel_factories
 from ...kernels.compilation import FunctionSpec, compiles_in
 from ...kernels.pointers import (
@@ -44,12 +46,16 @@ from .launches import fill_output
 from .requests import Status
 from .sentences import (
     NO_ERROR,
-    NO_MEMORY_INDEX,
     NO_MEMORY_SENTENCE,
     SentenceTable,
+    axis_names,
     encode,
-    error_with_number,
-    error_with_shapes,
+    error_status,
+    integer_argument,
+    no_memory,
+    shape_argument,
+    strlen,
+    text_argument,
 )
 from .shape_inference import alloc_shape, inferred_shape, open_inference, set_inferred_shape
 from .structs import GRID_SAMPLE, NODE, OP, REQUEST
@@ -57,49 +63,53 @@ from .structs import GRID_SAMPLE, NODE, OP, REQUEST
 _PADDINGS = list(PADDING_CODES)
 _MODES = [*COMPILED_MODES, *spec.MODE_SYNONYMS]
 
-_MODE_CHOICES = validation.format_choices(_MODES)
-_PADDING_CHOICES = validation.format_choices(_PADDINGS)
+_MODE_CHOICES = format_choices(_MODES)
+_PADDING_CHOICES = format_choices(_PADDINGS)
 
-_Y_TOO_LARGE = validation.ErrorTemplate(
+_Y_TOO_LARGE = ErrorTemplate(
     "Y",
     "for X of shape {X} and grid of shape {grid}",
     "fewer bytes than an address can reach",
 )
-_TOO_MANY_PIXELS = validation.ErrorTemplate(
+_TOO_MANY_PIXELS = ErrorTemplate(
     "X",
     "of shape {X}",
     f"at most {MAX_PIXELS} pixels a channel",
 )
-_TOO_MANY_TAPS = validation.ErrorTemplate(
+_TOO_MANY_TAPS = ErrorTemplate(
     "X",
     "of shape {X}",
     f"fewer spatial axes: at most {MAX_TAPS} taps for each position",
 )
-#: The error messages of the op by name. There is one for each padding, and one for each mode. A
-#: comment names the shapes and the number that the sentence contains.
+#: The arguments of the error messages about shapes, as :func:`_shape_arguments` returns them.
+_SHAPE_ARGUMENTS = ("X", "grid", "N", "outputs", "r", "axis_word")
+#: The error messages about shapes by name. There is one for each padding.
+_SHAPE_ROWS = {
+    name: encode(template, *_SHAPE_ARGUMENTS)
+    for name, template in {
+        "X_SHAPE_INVALID": templates.X_SHAPE_INVALID,
+        "GRID_SHAPE_MISMATCH": templates.GRID_SHAPE_MISMATCH,
+        "GRID_BATCH_MISMATCH": templates.GRID_BATCH_MISMATCH,
+        "Y_TOO_LARGE": _Y_TOO_LARGE,
+        "TOO_MANY_PIXELS": _TOO_MANY_PIXELS,
+        "TOO_MANY_TAPS": _TOO_MANY_TAPS,
+    }.items()
+}
+for _padding in _PADDINGS:
+    _SHAPE_ROWS[f"X_HAS_NO_PIXEL {_padding}"] = encode(
+        templates.X_HAS_NO_PIXEL, *_SHAPE_ARGUMENTS, padding_mode=_padding
+    )
+#: The error messages of the op by name. The last ones are one for each mode.
 _ROWS = {
-    # nbytes
-    "NO_MEMORY": encode(NO_MEMORY_SENTENCE),
-    # X
-    "X_SHAPE_INVALID": encode(validation.X_SHAPE_INVALID),
-    # X, grid
-    "GRID_SHAPE_MISMATCH": encode(validation.GRID_SHAPE_MISMATCH),
-    "GRID_BATCH_MISMATCH": encode(validation.GRID_BATCH_MISMATCH),
-    "Y_TOO_LARGE": encode(_Y_TOO_LARGE),
-    # X
+    "NO_MEMORY": encode(NO_MEMORY_SENTENCE, "nbytes"),
+    **_SHAPE_ROWS,
+    "WRONG_INTERFACE": encode(WRONG_INTERFACE, "number"),
+    "MODE_UNKNOWN": encode(templates.MODE_UNKNOWN, "value", listed=_MODE_CHOICES),
+    "PADDING_MODE_UNKNOWN": encode(
+        templates.PADDING_MODE_UNKNOWN, "value", listed=_PADDING_CHOICES
+    ),
     **{
-        f"X_HAS_NO_PIXEL {name}": encode(validation.X_HAS_NO_PIXEL, padding_mode=name)
-        for name in _PADDINGS
-    },
-    "TOO_MANY_PIXELS": encode(_TOO_MANY_PIXELS),
-    "TOO_MANY_TAPS": encode(_TOO_MANY_TAPS),
-    # the version of the node's interface
-    "WRONG_INTERFACE": encode(WRONG_INTERFACE),
-    # no shape, no number
-    "MODE_UNKNOWN": encode(validation.MODE_UNKNOWN, listed=_MODE_CHOICES),
-    "PADDING_MODE_UNKNOWN": encode(validation.PADDING_MODE_UNKNOWN, listed=_PADDING_CHOICES),
-    **{
-        f"MISSING_STATE {name}": encode(MISSING_STATE, mode=f"mode {name!r} for ")
+        f"MISSING_STATE {name}": encode(MISSING_STATE, "inputs", mode=f"mode {name!r} for ")
         for name in COMPILED_MODES
     },
 }
@@ -303,11 +313,12 @@ def sample(state: RecordRef, request: RecordRef) -> Status:
     launch = request.launch
     sentence_index = _set_lengths(state, launch, X_shape, grid_shape)
     if sentence_index != NO_ERROR:
-        return error_with_shapes(request.api, state.errors, sentence_index, X_shape, grid_shape)
+        arguments = _shape_arguments(X_shape, grid_shape)
+        return error_status(request.api, state.errors, sentence_index, arguments)
     n_axes = len(X_shape)
     Y_shape = requests.alloc_int64s(request, n_axes)
     if len(Y_shape) == 0:
-        return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, 8 * n_axes)
+        return no_memory(request.api, state.errors, 8 * n_axes)
     for axis in range(n_axes):  # an assignment of an array takes a second to compile
         Y_shape[axis] = X_shape[axis] if axis < 2 else grid_shape[axis - 1]
     launch.X = request.inputs[0].data
@@ -315,6 +326,21 @@ def sample(state: RecordRef, request: RecordRef) -> Status:
     launch.lengths = np.int64(X_shape[2:].ctypes.data)
     launch.out_lengths = np.int64(Y_shape[2:].ctypes.data)
     return fill_output(state, request, launch, Y_shape, launch.pixels > 0)
+
+
+@register_jitable
+def _shape_arguments(X_shape: ArrayRef, grid_shape: ArrayRef) -> Any:
+    """Return :data:`_SHAPE_ARGUMENTS`."""
+    r = len(X_shape) - 2
+    axis_word = c_string("axis") if r == 1 else c_string("axes")
+    return (
+        shape_argument(X_shape),
+        shape_argument(grid_shape),
+        integer_argument(X_shape[0] if r > 0 else 0),
+        axis_names(1, 1 + r),
+        integer_argument(r),
+        text_argument(axis_word, strlen(axis_word)),
+    )
 
 
 @register_jitable

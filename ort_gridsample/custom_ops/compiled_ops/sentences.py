@@ -1,17 +1,18 @@
 """The error messages of compiled ops, formatted by compiled code.
 
-They are those of :mod:`ort_gridsample.functions.validation`. A message is encoded as bytes: a byte
-below :data:`_FIRST_CHARACTER` is a placeholder for a shape, a number or a value.
+They are those of :mod:`ort_gridsample.functions.error_templates`. A message is encoded as bytes: a
+byte below :data:`_FIRST_CHARACTER` is the place of an argument, which is a shape, an integer or a
+text. The caller computes what else a sentence needs.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numba import types
 from numba.extending import register_jitable
 
-from ...functions.validation import ErrorTemplate
+from ...functions.error_templates import ErrorTemplate
 from ...kernels.compilation import compiles_in
 from ...kernels.pointers import (
     address_of,
@@ -21,7 +22,6 @@ from ...kernels.pointers import (
     free,
     local_record,
     malloc,
-    memcpy,
     record_at,
     sizeof,
 )
@@ -29,61 +29,27 @@ from ...kernels.structs import Address, ArrayRef, RecordRef
 from .api_functions import api_function
 from .c_api import INVALID_ARGUMENT
 from .requests import Status
-from .structs import ERRORS, MESSAGE, TEXT
+from .structs import ARGUMENT, ARGUMENTS, ERRORS, MAX_ARGUMENTS, MESSAGE, TEXT
 
-#: The placeholders in an encoded message.
-(
-    FIRST,  # the first shape
-    SECOND,  # the second shape
-    LENGTH_0,  # the first length of the first shape
-    LENGTH_1,  # its second length
-    N_SPATIAL_AXES,  # the number of its spatial axes: those from the third on
-    OUTPUTS,  # the names of the output's spatial axes: D1_out, …
-    AXIS_WORD,  # "axis" or "axes", for this number
-    NUMBER,  # an integer
-    VALUE,  # a text of the node
-    COORDINATES,  # the shape of a coordinate; a COORDINATE_SHAPE record replaces the second shape
-    NEGATIVE,  # the first negative length of the second shape, with the name of its axis
-    ALL_BUT_LAST,  # the second shape without its last length
-) = range(1, 13)
+#: An argument of a sentence: the fields of an ARGUMENT.
+Argument: TypeAlias = Any
 
-#: The fields of the sentences, and the placeholder for each.
-_PLACEHOLDERS = {
-    "X": FIRST,
-    "theta": FIRST,
-    "value_shape": FIRST,
-    "levels": FIRST,
-    "attention_weights": FIRST,
-    "grid": SECOND,
-    "size": SECOND,
-    "sampling_locations": SECOND,
-    "N": LENGTH_0,
-    "n_pixels": LENGTH_1,
-    "negative": NEGATIVE,
-    "weights_shape": ALL_BUT_LAST,
-    "r": N_SPATIAL_AXES,
-    "outputs": OUTPUTS,
-    "axis_word": AXIS_WORD,
-    "pixels": NUMBER,
-    "n_levels": NUMBER,
-    "nbytes": NUMBER,
-    "number": NUMBER,
-    "value": VALUE,
-    "coordinates": COORDINATES,
-}
+#: The kinds of arguments. A quoted text is written as Python's ``repr`` writes it.
+_SHAPE, _INTEGER, _TEXT, _QUOTED_TEXT = range(4)
 
 #: The first sentence of every op, and its index.
 NO_MEMORY_SENTENCE = ErrorTemplate("memory", "exhausted", "{nbytes} free bytes for scratch memory")
 NO_MEMORY_INDEX = 0
 #: The result of a check that finds no error. Any other result is the index of a sentence.
 NO_ERROR = -1
+#: The arguments of a sentence without fields: an argument that is not written.
+NO_ARGUMENTS = ((_INTEGER, 0, 0),)
 
-#: No code of a placeholder is so large, and no code of a character in a sentence is smaller.
+#: No code of an argument is so large, and no code of a character in a sentence is smaller.
 _FIRST_CHARACTER = 32
-
-#: A bound of the characters of an int64 with its sign, and of the name of an output axis. Both
-#: include a separator.
-_MAX_INTEGER_CHARS = 32
+#: A message without memory has at most so many bytes of a name or a text.
+_MAX_TEXT_BYTES = 512
+_NO_LIMIT = (1 << 63) - 1
 
 # Compiled code has no characters. It writes their codes.
 _QUOTE = ord("'")
@@ -93,48 +59,45 @@ _TAB = ord("\t")
 _LINE_FEED = ord("\n")
 _CARRIAGE_RETURN = ord("\r")
 _DELETE = 0x7F
-_QUESTION_MARK = ord("?")
 _MINUS = ord("-")
 _ZERO = ord("0")
 _LOWER_A = ord("a")
-_OPEN = tuple(b"(")
-_CLOSE = tuple(b")")
-_SEPARATOR = tuple(b", ")
-_AXIS = tuple(b"axis")
-_AXES = tuple(b"axes")
-_N = tuple(b"N")
-_D = tuple(b"D")
-_OUT = tuple(b"_out")
-_ESCAPED_TAB = tuple(rb"\t")
-_ESCAPED_LINE_FEED = tuple(rb"\n")
-_ESCAPED_CARRIAGE_RETURN = tuple(rb"\r")
-_HEX_ESCAPE = tuple(rb"\x")
-_WITH_OUTPUT = tuple(b"with output ")
-_EQUALS = tuple(b" = ")
-_C = tuple(b"C")
-#: The names of the last three axes of an image.
-_SPATIAL_AXES = tuple(b"DHW")
+_LOWER_N = ord("n")
+_LOWER_R = ord("r")
+_LOWER_T = ord("t")
+_LOWER_X = ord("x")
+_OPEN = ord("(")
+_CLOSE = ord(")")
+_COMMA = ord(",")
+_BLANK = ord(" ")
 
-#: A brief message has so many bytes of a name or a prefix at most.
-_MAX_NAME_BYTES = 512
-#: The parts of a brief message before its sentence: the prefix, a quote, the name and a quote.
-_PREFIX_PART = -4
-_NAME_PART = -2
+_WITH_OUTPUT = "with output "
+
+#: The number of names in _COORDINATE_AXES. NumPy's arrays have at most so many axes.
+_MAX_NAMES = 64
+#: The names of the axes of a coordinate, each after a separator.
+_COORDINATE_AXES = ", N" + "".join(f", D{number}_out" for number in range(1, _MAX_NAMES))
+_SEPARATOR_SIZE = 2
+_FIRST_NAME_SIZE = len(", N")
+_OUTPUT_NAME_SIZE = len(", D1_out")
+#: The index of the first name with another digit.
+_FIRST_LONG_NAME = 10
 
 create_status = api_function("CreateStatus")
 #: C's strlen: the number of characters before a 0.
 strlen: Any = types.ExternalFunction("strlen", types.int64(types.int64))
 
 
-def encode(sentence: ErrorTemplate, **known: object) -> bytes:
-    """Encode ``sentence`` without the name of the node.
+def encode(template: ErrorTemplate, *arguments: str, **known: object) -> bytes:
+    """Encode the sentence of a template without the name of the node.
 
     Args:
-        sentence: the sentence.
-        known: values of some fields. The other fields become placeholders.
+        template: the template.
+        arguments: the names of fields, in the order in which compiled code passes their values.
+        known: the values of the other fields.
     """
-    placeholders = {name: chr(code) for name, code in _PLACEHOLDERS.items()}
-    return str(sentence.error("", **(placeholders | known))).encode()
+    codes = {name: chr(1 + index) for index, name in enumerate(arguments)}
+    return str(template.error("", **codes, **known)).encode()
 
 
 class SentenceTable:
@@ -157,248 +120,242 @@ class SentenceTable:
         return self._indices[name]
 
 
-# The caller of these functions passes the address of ERRORS, and the index of one of their
-# sentences.
+# --- The arguments of a sentence ---
 
 
 @register_jitable
-def error_with_number(
-    api: Address, errors_address: Address, sentence_index: int, number: int
-) -> Status:
-    """Return an OrtStatus* with a sentence that contains no shape, and at most a ``number``."""
-    no_shape = array_at(0, (0,), np.int64)
-    return error_with_shapes(api, errors_address, sentence_index, no_shape, no_shape, number)
+def shape_argument(lengths: ArrayRef) -> Argument:
+    """Return a shape as an argument."""
+    return np.int64(_SHAPE), np.int64(lengths.ctypes.data), len(lengths)
 
 
 @register_jitable
-def error_with_shape(
-    api: Address,
-    errors_address: Address,
-    sentence_index: int,
-    first: ArrayRef,
-    number: int = 0,
-) -> Status:
-    """Return an OrtStatus* with a sentence that contains only the ``first`` shape."""
-    no_shape = array_at(0, (0,), np.int64)
-    return error_with_shapes(api, errors_address, sentence_index, first, no_shape, number)
+def integer_argument(number: int) -> Argument:
+    """Return a number as an argument."""
+    return np.int64(_INTEGER), np.int64(number), np.int64(0)
 
 
 @register_jitable
-def error_with_shapes(
-    api: Address,
-    errors_address: Address,
-    sentence_index: int,
-    first: ArrayRef,
-    second: ArrayRef,
-    number: int = 0,
-) -> Status:
-    """Return an OrtStatus* with a sentence that contains shapes and a ``number``.
+def text_argument(address: Address, length: int) -> Argument:
+    """Return characters as an argument."""
+    return np.int64(_TEXT), np.int64(address), np.int64(length)
 
-    The message is brief, without shapes, if the function that writes it cannot be loaded or has no
-    memory. An error about memory is always brief.
+
+@register_jitable
+def quoted_argument(address: Address, length: int) -> Argument:
+    """Return characters as an argument that is written in quotes."""
+    return np.int64(_QUOTED_TEXT), np.int64(address), np.int64(length)
+
+
+@register_jitable
+def axis_names(first: int, end: int) -> Argument:
+    """Return the names of the axes (N, D1_out, …) from ``first`` to, not including, ``end``."""
+    return _names(_name_start(first) + _SEPARATOR_SIZE, _name_start(end))
+
+
+@register_jitable
+def leading_axis_names(end: int) -> Argument:
+    """Return the names of the axes up to ``end``, each followed by a separator."""
+    return _names(_SEPARATOR_SIZE, _name_start(end) + _SEPARATOR_SIZE)
+
+
+@register_jitable
+def trailing_axis_names(first: int, end: int) -> Argument:
+    """Return the names of the axes from ``first`` to ``end``, each after a separator."""
+    return _names(_name_start(first), _name_start(end))
+
+
+@register_jitable
+def _names(start: int, end: int) -> Argument:
+    """Return a part of :data:`_COORDINATE_AXES`; nothing if it ends before its start."""
+    return text_argument(c_string(_COORDINATE_AXES) + start, max(end - start, 0))
+
+
+@register_jitable
+def _name_start(index: int) -> int:
+    """Return the index of the separator before a name in :data:`_COORDINATE_AXES`."""
+    index = min(index, _MAX_NAMES)
+    if index <= 0:
+        return 0
+    n_long_names = max(index - _FIRST_LONG_NAME, 0)
+    return _FIRST_NAME_SIZE + _OUTPUT_NAME_SIZE * (index - 1) + n_long_names
+
+
+# --- Messages ---
+
+
+@register_jitable
+def error_status(
+    api: Address, errors_address: Address, sentence_index: int, arguments: Any
+) -> Status:
+    """Return an OrtStatus* with a sentence.
 
     Args:
         api: the address of the OrtApi.
         errors_address: the address of ERRORS.
         sentence_index: the index of the sentence.
-        first: the shape for the placeholder FIRST and those that depend on it, int64.
-        second: the shape for the placeholder SECOND, or the fields of a COORDINATE_SHAPE, int64.
-        number: the integer for the placeholder NUMBER.
+        arguments: a tuple of the sentence's arguments, in the order of :func:`encode`.
     """
-    errors = record_at(errors_address, ERRORS)
-    is_brief = sentence_index == NO_MEMORY_INDEX
-    for _ in range(2):  # the first call fails if a signal handler in Python raises an exception
-        if not is_brief and errors.create_error == 0:
-            call(errors.load_create_error, (errors_address,))
-    if is_brief or errors.create_error == 0:
-        return call(errors.create_brief_error, (api, errors_address, sentence_index, number))
-    return call(
-        errors.create_error,
-        (
-            api,
-            errors_address,
-            sentence_index,
-            np.int64(first.ctypes.data),
-            len(first),
-            np.int64(second.ctypes.data),
-            len(second),
-            number,
-        ),
-    )
+    memory = local_record(ARGUMENTS)
+    for index in range(len(arguments)):
+        kind, data, length = arguments[index]
+        memory.rows[index].kind = kind
+        memory.rows[index].data = data
+        memory.rows[index].length = length
+    create = record_at(errors_address, ERRORS).create_error
+    return call(create, (api, errors_address, sentence_index, address_of(memory)))
 
 
-@compiles_in(1.0)
+@register_jitable
+def no_memory(api: Address, errors_address: Address, nbytes: int) -> Status:
+    """Return an OrtStatus* with the sentence that every op has first."""
+    return error_status(api, errors_address, NO_MEMORY_INDEX, (integer_argument(nbytes),))
+
+
+@compiles_in(0.8)
 def create_error(
-    api: Address,
-    errors_address: Address,
-    sentence_index: int,
-    first_address: Address,
-    first_axes: int,
-    second_address: Address,
-    second_axes: int,
-    number: int,
+    api: Address, errors_address: Address, sentence_index: int, arguments_address: Address
 ) -> Status:
-    """Return an OrtStatus*: see :func:`error_with_shapes`.
+    """Return an OrtStatus*: see :func:`error_status`.
 
-    All ops share this function, which :mod:`.error_loading` compiles when it is needed. If each op
-    contained a copy, the copies would take a fifth of the compilation.
+    All ops share this function, because copies would take a fifth of the compilation. A message
+    that fits in a buffer on the stack needs no memory. A longer one about memory, or without
+    memory, has the beginnings of its texts.
     """
-    first = array_at(first_address, (first_axes,), np.int64)
-    second = array_at(second_address, (second_axes,), np.int64)
-    errors = record_at(errors_address, ERRORS)
-    sentence = array_at(errors.sentences, (sentence_index + 1,), TEXT)[sentence_index]
-    codes = array_at(sentence.data, (sentence.length,), np.uint8)
-    size = _max_size(codes, errors, first, second)
-    memory = malloc(size)
-    if memory == 0:
-        return call(errors.create_brief_error, (api, errors_address, sentence_index, number))
-    message = array_at(memory, (size,), np.uint8)
-    end = _write_where(message, 0, errors)
-    for i in range(len(codes)):
-        end = _write_code(message, end, np.int64(codes[i]), errors, first, second, number)
-    message[end] = 0
-    status = create_status(api, (INVALID_ARGUMENT, memory))
-    free(memory)
+    buffer = local_record(MESSAGE)
+    address = address_of(buffer)
+    size = sizeof(MESSAGE)
+    max_text_bytes = _NO_LIMIT
+    memory = 0
+    for _ in range(2):
+        message = array_at(address, (size,), np.uint8)
+        end = _write_message(
+            message, errors_address, sentence_index, arguments_address, max_text_bytes
+        )
+        if end < size:
+            break
+        if sentence_index != NO_MEMORY_INDEX:
+            memory = malloc(end + 1)
+        if memory != 0:
+            address = memory
+            size = end + 1
+        else:
+            max_text_bytes = _MAX_TEXT_BYTES
+    status = create_status(api, (INVALID_ARGUMENT, address))
+    if memory != 0:
+        free(memory)
     return status
 
 
-@compiles_in(0.2)
-def create_brief_error(
-    api: Address, errors_address: Address, sentence_index: int, number: int
-) -> Status:
-    """Return an OrtStatus* with a sentence that contains no shapes, without allocating memory.
+# Each of the following functions writes to the array ``message`` from the index ``end`` on, and
+# returns the index after the last character. Characters that do not fit are counted only.
 
-    This function is loaded together with an op, unlike :func:`create_error`, because an error about
-    memory must not need memory. It is small, so that compiling it takes 0.18 s and loading it 2 ms.
-    Shapes and characters that are not printable become question marks. Names are cut.
-    """
+
+@register_jitable
+def _write_message(
+    message: ArrayRef,
+    errors_address: Address,
+    sentence_index: int,
+    arguments_address: Address,
+    max_text_bytes: int,
+) -> int:
+    """Write the message of :func:`create_error`, with a terminating 0; return its length."""
     errors = record_at(errors_address, ERRORS)
     sentence = array_at(errors.sentences, (sentence_index + 1,), TEXT)[sentence_index]
-    memory = local_record(MESSAGE)
-    message = array_at(address_of(memory), (sizeof(MESSAGE),), np.uint8)
-    # The digits are written to the end of the buffer first.
-    digits_end = len(message) - 1
-    digits_start = digits_end
-    rest = abs(number)
-    while rest > 0 or digits_start == digits_end:
-        digits_start -= 1
-        message[digits_start] = _ZERO + rest % 10
-        rest //= 10
-    if number < 0:
-        digits_start -= 1
-        message[digits_start] = _MINUS
-    name = errors.name
-    has_name = name.length > 0
-    is_output = has_name and _has_brackets(array_at(name.data, (name.length,), np.uint8))
-    end = 0
-    for part in range(-4, sentence.length):
-        address = sentence.data + part
-        length = 1
-        if part == _PREFIX_PART:
-            address = errors.prefix
-            length = strlen(errors.prefix)
-        elif part == _NAME_PART:
-            address = name.data + is_output
-            length = max(name.length - 2 * is_output, 0)
-        elif part < 0:  # the quotes of the name
-            address = c_string("with output '")
-            length = len(_WITH_OUTPUT) + 1
-            if part > _NAME_PART or not is_output:
-                address += len(_WITH_OUTPUT)
-                length = 1
-            length *= has_name
-        elif array_at(address, (1,), np.uint8)[0] == NUMBER:
-            address = address_of(memory) + digits_start
-            length = digits_end - digits_start
-        elif array_at(address, (1,), np.uint8)[0] == VALUE:
-            address = errors.value.data
-            length = errors.value.length
-        characters = array_at(address, (length,), np.uint8)
-        if length > _MAX_NAME_BYTES:
-            length = _MAX_NAME_BYTES
-            while characters[length] & 0xC0 == 0x80:  # within a character
-                length -= 1
-        for i in range(min(length, digits_start - end)):
-            is_printable = characters[i] >= _FIRST_CHARACTER and characters[i] != _DELETE
-            message[end] = characters[i] if is_printable else _QUESTION_MARK
-            end += 1
-    message[end] = 0
-    return create_status(api, (INVALID_ARGUMENT, address_of(memory)))
-
-
-@register_jitable
-def _write_code(
-    message: ArrayRef,
-    end: int,
-    code: int,
-    errors: RecordRef,
-    first: ArrayRef,
-    second: ArrayRef,
-    number: int,
-) -> int:
-    """Write a character, or what replaces a placeholder; return the index after it."""
-    if code >= _FIRST_CHARACTER:
-        return _write_chars(message, end, (code,))
-    if code == AXIS_WORD:
-        return _write_chars(message, end, _AXIS if len(first) == 3 else _AXES)
-    if code == VALUE:
-        return _write_value(message, end, errors)
-    if code == COORDINATES:
-        return _write_coordinates(message, end, second)
-    if code in (FIRST, SECOND):
-        return _write_shape(message, end, first if code == FIRST else second)
-    if code == OUTPUTS:
-        for axis in range(len(first) - 2):
-            end = _write_output_axis(message, _write_separator(message, end, axis), axis + 1)
-        return end
-    if code == NEGATIVE:
-        return _write_negative(message, end, second)
-    if code == ALL_BUT_LAST:
-        return _write_shape(message, end, second[: len(second) - 1])
-    if code == N_SPATIAL_AXES:
-        number = len(first) - 2
-    elif code == LENGTH_0:
-        number = first[0]
-    elif code == LENGTH_1:
-        number = first[1]
-    return _write_integer(message, end, number)
-
-
-@register_jitable
-def _max_size(codes: Any, errors: RecordRef, first: ArrayRef, second: ArrayRef) -> int:
-    """Return an upper bound of the bytes of a message, with its terminating 0."""
-    size = strlen(errors.prefix) + _max_repr_chars(errors.name) + 1
+    codes = array_at(sentence.data, (sentence.length,), np.uint8)
+    arguments = array_at(arguments_address, (MAX_ARGUMENTS,), ARGUMENT)
+    end = _write_text(message, 0, errors.prefix, strlen(errors.prefix), max_text_bytes)
+    end = _write_name(message, end, errors.name, max_text_bytes)
     for i in range(len(codes)):
-        size += _max_chars(np.int64(codes[i]), errors, first, second)
-    return size
+        code = np.int64(codes[i])
+        if code >= _FIRST_CHARACTER:
+            end = _write_char(message, end, code)
+        else:
+            end = _write_argument(message, end, arguments[code - 1], max_text_bytes)
+    message[min(end, len(message) - 1)] = 0
+    return end
 
 
 @register_jitable
-def _max_repr_chars(text: RecordRef) -> int:
-    """Return an upper bound of the characters of a TEXT in quotes, with "with output "."""
-    return len(_WITH_OUTPUT) + 4 * max(text.length, 0) + 2
+def _write_argument(message: ArrayRef, end: int, argument: RecordRef, max_text_bytes: int) -> int:
+    """Write an ARGUMENT."""
+    data = argument.data
+    length = argument.length
+    if argument.kind == _INTEGER:
+        return _write_integer(message, end, data)
+    if argument.kind == _TEXT:
+        return _write_text(message, end, data, length, max_text_bytes)
+    if argument.kind == _QUOTED_TEXT:
+        return _write_quoted(message, end, data, length, max_text_bytes)
+    lengths = array_at(data, (length,), np.int64)
+    end = _write_char(message, end, _OPEN)
+    for i in range(len(lengths)):
+        if i > 0:
+            end = _write_char(message, end, _COMMA)
+            end = _write_char(message, end, _BLANK)
+        end = _write_integer(message, end, lengths[i])
+    return _write_char(message, end, _CLOSE)
 
 
 @register_jitable
-def _max_chars(code: int, errors: RecordRef, first: ArrayRef, second: ArrayRef) -> int:
-    """Return an upper bound of the characters that replace a ``code``."""
-    if code >= _FIRST_CHARACTER:
-        return 1
-    if code == VALUE:
-        return _max_repr_chars(errors.value)
-    n_integers = 1
-    if code in (FIRST, OUTPUTS):
-        n_integers = len(first)
-    elif code in (SECOND, ALL_BUT_LAST):
-        n_integers = len(second)
-    elif code == COORDINATES:
-        n_integers = second[2] + 2  # the field r, and at most two more axes
-    return _MAX_INTEGER_CHARS * (n_integers + 1)  # parentheses take less space than an integer
+def _write_name(message: ArrayRef, end: int, name: RecordRef, max_text_bytes: int) -> int:
+    """Write the name of a node as :func:`ort_gridsample.errors.where_node` does, if it has one."""
+    if name.data == 0:
+        return end
+    length = max(name.length, 0)
+    characters = array_at(name.data, (length,), np.uint8)
+    if length > 1 and characters[0] == _OPEN and characters[length - 1] == _CLOSE:
+        # the output of a node without a name
+        with_output = c_string(_WITH_OUTPUT)
+        end = _write_text(message, end, with_output, len(_WITH_OUTPUT), max_text_bytes)
+        return _write_quoted(message, end, name.data + 1, length - 2, max_text_bytes)
+    return _write_quoted(message, end, name.data, length, max_text_bytes)
 
 
 @register_jitable
-def _has_brackets(characters: ArrayRef) -> bool:
-    return len(characters) > 1 and characters[0] == _OPEN[0] and characters[-1] == _CLOSE[0]
+def _write_text(
+    message: ArrayRef, end: int, address: Address, length: int, max_text_bytes: int
+) -> int:
+    """Write the characters at an address."""
+    length = _cut_length(address, length, max_text_bytes)
+    characters = array_at(address, (length,), np.uint8)
+    for i in range(length):
+        end = _write_char(message, end, np.int64(characters[i]))
+    return end
+
+
+@register_jitable
+def _cut_length(address: Address, length: int, max_bytes: int) -> int:
+    """Return the length of a text that is cut between two characters of UTF-8."""
+    if length <= max_bytes:
+        return max(length, 0)
+    characters = array_at(address, (length,), np.uint8)
+    while characters[max_bytes] & 0xC0 == 0x80:  # within a character
+        max_bytes -= 1
+    return max_bytes
+
+
+@register_jitable
+def _write_quoted(
+    message: ArrayRef, end: int, address: Address, length: int, max_text_bytes: int
+) -> int:
+    """Write characters as Python's ``repr`` does. All beyond ASCII count as printable."""
+    length = _cut_length(address, length, max_text_bytes)
+    characters = array_at(address, (length,), np.uint8)
+    quote = _quote_for(characters)
+    end = _write_char(message, end, quote)
+    for i in range(length):
+        code = np.int64(characters[i])
+        escape = _escape_of(code, quote)
+        if escape == 0:
+            end = _write_char(message, end, code)
+            continue
+        end = _write_char(message, end, _BACKSLASH)
+        end = _write_char(message, end, escape)
+        if escape == _LOWER_X:
+            end = _write_char(message, end, _hex_digit(code // 16))
+            end = _write_char(message, end, _hex_digit(code % 16))
+    return _write_char(message, end, quote)
 
 
 @register_jitable
@@ -413,152 +370,45 @@ def _quote_for(characters: ArrayRef) -> int:
 
 
 @register_jitable
+def _escape_of(code: int, quote: int) -> int:
+    """Return the character after the backslash of an escape sequence; 0 without an escape."""
+    if code in (quote, _BACKSLASH):
+        return code
+    if code == _TAB:
+        return _LOWER_T
+    if code == _LINE_FEED:
+        return _LOWER_N
+    if code == _CARRIAGE_RETURN:
+        return _LOWER_R
+    return _LOWER_X if code < _FIRST_CHARACTER or code == _DELETE else 0
+
+
+@register_jitable
 def _hex_digit(digit: int) -> int:
     """Return the character of a hexadecimal digit."""
     return _ZERO + digit if digit < 10 else _LOWER_A + digit - 10
-
-
-# Each of the following functions writes to the array ``message`` from the index ``end`` on, and
-# returns the index after the last character.
-
-
-@register_jitable
-def _write_where(message: ArrayRef, end: int, errors: RecordRef) -> int:
-    """Write the place that a message names, as :func:`ort_gridsample.errors.where_node` does."""
-    end = _write_bytes(message, end, errors.prefix, strlen(errors.prefix))
-    name = errors.name
-    if name.data == 0:
-        return end
-    characters = array_at(name.data, (max(name.length, 0),), np.uint8)
-    if _has_brackets(characters):  # the output of a node without a name
-        end = _write_chars(message, end, _WITH_OUTPUT)
-        characters = characters[1:-1]
-    return _write_repr(message, end, characters)
-
-
-@register_jitable
-def _write_value(message: ArrayRef, end: int, errors: RecordRef) -> int:
-    """Write the value of a message, in quotes if ``errors.quotes_value``."""
-    value = errors.value
-    if errors.quotes_value:
-        return _write_repr(message, end, array_at(value.data, (value.length,), np.uint8))
-    return _write_bytes(message, end, value.data, value.length)
-
-
-@register_jitable
-def _write_bytes(message: ArrayRef, end: int, address: Address, length: int) -> int:
-    """Write the characters at an address."""
-    memcpy(np.int64(message[end:].ctypes.data), address, length)
-    return end + length
-
-
-@register_jitable
-def _write_repr(message: ArrayRef, end: int, characters: ArrayRef) -> int:
-    """Write characters as Python's ``repr`` does. All beyond ASCII count as printable."""
-    quote = _quote_for(characters)
-    end = _write_chars(message, end, (quote,))
-    for i in range(len(characters)):
-        end = _write_escaped(message, end, np.int64(characters[i]), quote)
-    return _write_chars(message, end, (quote,))
-
-
-@register_jitable
-def _write_escaped(message: ArrayRef, end: int, code: int, quote: int) -> int:
-    """Write a character, or its escape sequence."""
-    if code in (quote, _BACKSLASH):
-        return _write_chars(message, end, (_BACKSLASH, code))
-    if code == _TAB:
-        return _write_chars(message, end, _ESCAPED_TAB)
-    if code == _LINE_FEED:
-        return _write_chars(message, end, _ESCAPED_LINE_FEED)
-    if code == _CARRIAGE_RETURN:
-        return _write_chars(message, end, _ESCAPED_CARRIAGE_RETURN)
-    if code < _FIRST_CHARACTER or code == _DELETE:
-        end = _write_chars(message, end, _HEX_ESCAPE)
-        return _write_chars(message, end, (_hex_digit(code // 16), _hex_digit(code % 16)))
-    return _write_chars(message, end, (code,))
-
-
-@register_jitable
-def _write_coordinates(message: ArrayRef, end: int, coordinates: ArrayRef) -> int:
-    """Write the shape of a coordinate, such as (N, D1_out, 2), given a COORDINATE_SHAPE."""
-    listing_axis = coordinates[0]
-    listing_length = coordinates[1]
-    r = coordinates[2]
-    end = _write_chars(message, end, _OPEN)
-    axes = r + 2 if listing_axis >= 0 else r + 1
-    for axis in range(axes):
-        end = _write_separator(message, end, axis)
-        number = axis - 1 if 0 <= listing_axis < axis else axis
-        if axis == listing_axis:
-            end = _write_integer(message, end, listing_length)
-        elif number == 0:
-            end = _write_chars(message, end, _N)
-        else:
-            end = _write_output_axis(message, end, number)
-    return _write_chars(message, end, _CLOSE)
-
-
-@register_jitable
-def _write_output_axis(message: ArrayRef, end: int, number: int) -> int:
-    """Write the name of an output axis, such as ``D1_out``."""
-    end = _write_integer(message, _write_chars(message, end, _D), number)
-    return _write_chars(message, end, _OUT)
-
-
-@register_jitable
-def _write_chars(message: ArrayRef, end: int, codes: Any) -> int:
-    """Write characters by their codes."""
-    for code in codes:
-        message[end] = np.uint8(code)
-        end += 1
-    return end
-
-
-@register_jitable
-def _write_shape(message: ArrayRef, end: int, lengths: ArrayRef) -> int:
-    """Write integers in parentheses."""
-    end = _write_chars(message, end, _OPEN)
-    for i in range(len(lengths)):
-        end = _write_integer(message, _write_separator(message, end, i), lengths[i])
-    return _write_chars(message, end, _CLOSE)
-
-
-@register_jitable
-def _write_negative(message: ArrayRef, end: int, lengths: ArrayRef) -> int:
-    """Write the first negative length of (N, C, H, W) or (N, C, D, H, W), such as ``H = -2``."""
-    axis = 0
-    for i in range(len(lengths) - 1, -1, -1):
-        if lengths[i] < 0:
-            axis = i
-    if axis == 0:
-        end = _write_chars(message, end, _N)
-    elif axis == 1:
-        end = _write_chars(message, end, _C)
-    else:
-        end = _write_chars(message, end, (_SPATIAL_AXES[axis + 3 - len(lengths)],))
-    return _write_integer(message, _write_chars(message, end, _EQUALS), lengths[axis])
-
-
-@register_jitable
-def _write_separator(message: ArrayRef, end: int, index: int) -> int:
-    """Write a comma and a blank before every item of a list but the first."""
-    return _write_chars(message, end, _SEPARATOR) if index > 0 else end
 
 
 @register_jitable
 def _write_integer(message: ArrayRef, end: int, number: int) -> int:
     """Write a decimal integer."""
     if number < 0:
-        end = _write_chars(message, end, (_MINUS,))
+        end = _write_char(message, end, _MINUS)
     # Unsigned, as the smallest int64 has no positive counterpart.
     rest = np.uint64(number) if number >= 0 else np.uint64(0) - np.uint64(number)
-    n_digits = 1
-    scaled = rest // np.uint64(10)
-    while scaled > np.uint64(0):
-        n_digits += 1
-        scaled = scaled // np.uint64(10)
-    for digit in range(n_digits):
-        message[end + n_digits - 1 - digit] = np.uint8(_ZERO + np.int64(rest % np.uint64(10)))
-        rest = rest // np.uint64(10)
-    return end + n_digits
+    divisor = np.uint64(1)
+    while rest // divisor >= np.uint64(10):
+        divisor *= np.uint64(10)
+    while divisor > np.uint64(0):
+        digit = np.int64(rest // divisor % np.uint64(10))
+        end = _write_char(message, end, _ZERO + digit)
+        divisor = divisor // np.uint64(10)
+    return end
+
+
+@register_jitable
+def _write_char(message: ArrayRef, end: int, code: int) -> int:
+    """Write a character by its code."""
+    if end < len(message):
+        message[end] = np.uint8(code)
+    return end + 1

@@ -66,12 +66,10 @@ OP_CONTEXT = record(
     # The address of GetTensorElementTypeAndShapeDataReference; 0 in releases without it.
     "get_shape_reference",
     "cpus",  # the number of processors that this process may use
-    "create_error",  # the address of :func:`.sentences.create_error`; 0 if it is not loaded
-    # The address of a function that sets create_error of ERRORS, given their address, if it can.
-    "load_create_error",
-    "create_brief_error",  # the address of :func:`.sentences.create_brief_error`
-    # 1: the states of an op are compiled on demand; 0: a state that is missing is an error.
-    "compiles_on_demand",
+    "create_error",  # the address of :func:`.sentences.create_error`
+    # The address of a function that compiles a missing state: see :func:`.creation.create_state`.
+    # 0: a state that is missing is an error.
+    "compile_state",
 )
 
 #: The ops of a library, compiled for one level of processors.
@@ -126,7 +124,7 @@ NODE = record(
     "info",  # the address of the OrtKernelInfo, or of the context of shape inference
     "blocks",  # as in a REQUEST
     "lacks_memory",  # as in a REQUEST
-    "status",  # the result of CreateKernelV2: see :class:`.catalog.OpImplementation`
+    "status",  # an OrtStatus*, 0 until there is an error
 )
 
 # --- States ---
@@ -134,14 +132,23 @@ NODE = record(
 #: The data of a node's error messages.
 ERRORS = record(
     "create_error",  # as in an OP_CONTEXT
-    "load_create_error",  # as in an OP_CONTEXT
-    "create_brief_error",  # as in an OP_CONTEXT
     "sentences",  # the address of an array of TEXT
     "prefix",  # the address of characters with a terminating 0, with which each message begins
     ("name", TEXT),  # the name of the node, which follows in quotes; without data, no name follows
-    ("value", TEXT),  # a value that a message contains
-    "quotes_value",  # 1 if the value is written in quotes
 )
+
+#: The maximum number of arguments of a sentence.
+MAX_ARGUMENTS = 6
+
+#: An argument of a sentence: see :mod:`.sentences`.
+ARGUMENT = record(
+    "kind",  # how it is written
+    "data",  # an integer, or the address of lengths or of characters
+    "length",  # the number of lengths or of characters
+)
+
+#: The arguments of a sentence.
+ARGUMENTS = record(("rows", (ARGUMENT, MAX_ARGUMENTS)))
 
 #: A message of 2 KiB that is written without allocating memory.
 MESSAGE = record(("words", (np.int64, 256)))
@@ -248,11 +255,4 @@ COMPONENT = record(
     "run",  # the number of positions in a run
     "n_outer_axes",  # the number of outer axes, which enumerate the runs
     "strides",  # the address of all axes' strides in elements (0: broadcast)
-)
-
-#: The shape of a coordinate, as an error message prints it.
-COORDINATE_SHAPE = record(
-    "axis",  # the axis of the value that lists coordinates, or -1
-    "length",  # the length of that axis
-    "r",  # the number of coordinates
 )

@@ -188,7 +188,7 @@ def _has_state(factory: RecordRef, node: int) -> bool:
         return False
     overload = record_at(overload_address, OVERLOAD)
     op = record_at(overload.op, OP)
-    if record_at(op.op_context, OP_CONTEXT).compiles_on_demand != 0:
+    if record_at(op.op_context, OP_CONTEXT).compile_state != 0:
         return True
     states = array_at(op.states, (overload.n_states,), np.int64)
     mode = _mode(factory, node) if overload.n_states > 1 else 0

@@ -23,7 +23,7 @@ from ..compiled_ops.requests import (
     shape_of,
 )
 from ..compiled_ops.sampling import sample
-from ..compiled_ops.sentences import NO_MEMORY_INDEX, error_with_number, error_with_shape
+from ..compiled_ops.sentences import error_status, no_memory, shape_argument
 from ..compiled_ops.structs import GRID_SAMPLE, INPUT, REQUEST
 from .structs import COMPUTE_INFO, FUSED_GRID
 
@@ -58,7 +58,7 @@ def _set_scalars(state: RecordRef, fused: RecordRef, request: RecordRef) -> Stat
     lengths = alloc_int64s(request, 1)
     memory = alloc(request, nbytes)
     if request.lacks_memory != 0:
-        return error_with_number(request.api, state.errors, NO_MEMORY_INDEX, 8 + nbytes)
+        return no_memory(request.api, state.errors, 8 + nbytes)
     memcpy(memory, fused.scalars, nbytes)
     scalar_inputs = array_at(fused.scalar_inputs, (programs.n_scalars,), np.int64)
     tensor = local_record(INPUT)
@@ -68,9 +68,8 @@ def _set_scalars(state: RecordRef, fused: RecordRef, request: RecordRef) -> Stat
             if status != 0:
                 return status
             if count_elements(shape_of(tensor)) != 1:
-                return error_with_shape(
-                    request.api, state.errors, NOT_SCALAR_INDEX, shape_of(tensor)
-                )
+                arguments = (shape_argument(shape_of(tensor)),)
+                return error_status(request.api, state.errors, NOT_SCALAR_INDEX, arguments)
             memcpy(memory + size * index, tensor.data, size)
     lengths[0] = programs.n_scalars
     scalars = request.inputs[_SCALARS]

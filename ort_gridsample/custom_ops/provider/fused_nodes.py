@@ -118,19 +118,22 @@ class FusedNodes:
         self._compile_provider_functions([*functions.values(), (compute_infos.allocate_block,)])
         subgraph.prepare()
 
-    def _image(self, subgraph: FusedSubgraph, input_indices: Mapping[str, int]) -> RecordImage:
+    def _image(
+        self, subgraph: FusedSubgraph, input_indices: Mapping[str, int], state: int
+    ) -> RecordImage:
         """Return the data of a fused node, which begin with its COMPUTE_INFO.
 
         Args:
             subgraph: the nodes that it replaces.
             input_indices: the names of the node's inputs -> their indices.
+            state: the address of its state.
         """
         image = RecordImage()
         functions = compute_info_functions(subgraph.compute)
         addresses = self._compile_provider_functions([*functions.values()])
         info = dict(zip(functions, addresses, strict=True))
         offset = image.add_records(COMPUTE_INFO, {"version": PROVIDER_API_VERSION, **info})
-        fields = subgraph.info_fields(image, input_indices)
+        fields = subgraph.info_fields(image, input_indices, state)
         image.set_fields(offset, COMPUTE_INFO, fields)
         return image
 
@@ -168,12 +171,14 @@ class FusedNodes:
         node = graph.node(node_address)
         (output,) = node.outputs
         input_indices = {name: index for index, name in enumerate(node.inputs)}
-        image = self._image(self._session.subgraphs[output], input_indices)
+        subgraph = self._session.subgraphs[output]
         (allocate,) = self._compile_provider_functions([(compute_infos.allocate_block,)])
-        compiled = registry.addresses([*image.functions.values()])
-        address = int(c_api.function(allocate, 1)(len(image.data)))
-        if not address:
-            raise MemoryError(f"not enough memory for the fused node of {output!r}")
+        with subgraph.new_state(input_indices) as state:
+            image = self._image(subgraph, input_indices, state)
+            compiled = registry.addresses([*image.functions.values()])
+            address = int(c_api.function(allocate, 1)(len(image.data)))
+            if not address:
+                raise MemoryError(f"not enough memory for the fused node of {output!r}")
         registry.copy_image(image, address, compiled)
         return address
 

@@ -7,7 +7,8 @@ creates the state of the new node, whose failure is an error of the session.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,21 +73,38 @@ class FusedSubgraph(ABC):
         """Compile what the state needs, or load it from the cache."""
         registry.prepare(self.op.name, self.op_types, self.state_index)
 
-    def info_fields(self, image: RecordImage, input_indices: Mapping[str, int]) -> dict[str, Any]:
-        """Create the state of the new node; return the fields of its COMPUTE_INFO.
+    @contextmanager
+    def new_state(self, input_indices: Mapping[str, int]) -> Iterator[int]:
+        """Create the state of the new node. It is destroyed if the body raises an exception.
 
         Args:
-            image: the image of the COMPUTE_INFO.
             input_indices: the names of the new node's inputs -> their indices.
 
         Raises:
             RuntimeError: the op refuses the node.
         """
+        ops = registry.compiled_ops()
+        state = ops.create_state(self.op, self.op_types, self.op_node(input_indices))
+        try:
+            yield state
+        except BaseException:
+            ops.destroy_state(self.op, self.op_types, state)
+            raise
+
+    def info_fields(
+        self, image: RecordImage, input_indices: Mapping[str, int], state: int
+    ) -> dict[str, Any]:
+        """Return the fields of the COMPUTE_INFO of the new node.
+
+        Args:
+            image: the image of the COMPUTE_INFO.
+            input_indices: the names of the new node's inputs -> their indices.
+            state: the address of its state.
+        """
         implementation = self.op.load()
         grid = self.add_grid(image, input_indices)
-        node = self.op_node(input_indices)
         return {
-            "state": registry.compiled_ops().create_state(self.op, self.op_types, node),
+            "state": state,
             "grid": 0 if grid is None else grid,
             "compute": (implementation.compute,),
             "destroy": (implementation.destroy,),

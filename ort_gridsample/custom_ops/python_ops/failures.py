@@ -1,13 +1,10 @@
 """The exceptions of Python ops, which must not raise: an op returns the number of its exception.
 
-The number is the op's ``status`` output. The guard, a node that is inserted after every op,
-gathers Y by the status along the first axis (``GatherND``; before opset 11 ``Gather``). Valid
-positions pass. The number of a failed op is out of the bounds of its empty Y, so ONNX Runtime's
-error message contains the number. In the model of a session the guard reads the status only.
+A guard makes the run fail with an error that contains the number: see
+:mod:`ort_gridsample.graph.run_errors`.
 """
 
 import itertools
-import re
 from collections import OrderedDict
 
 #: The maximum number of exceptions that are stored: a plain onnxruntime session never fetches its
@@ -15,8 +12,6 @@ from collections import OrderedDict
 MAX_STORED = 256
 #: The number of an exception that could not be stored.
 LOST = (1 << 63) - 1
-
-_NUMBER = re.compile(r"ort_gridsample rejected .* (?:idx=|index = )(\d+)", re.DOTALL)
 
 
 class FailureStore:
@@ -37,16 +32,12 @@ class FailureStore:
             self._exceptions.popitem(last=False)
         return number
 
-    def exception_for(self, message: str) -> BaseException | None:
-        """Remove and return the exception whose number ONNX Runtime's error ``message`` contains.
-
-        None if there is no number, or no exception.
-        """
-        match = _NUMBER.search(message)
-        return self._exceptions.pop(int(match[1]), None) if match else None
+    def pop(self, number: int) -> BaseException | None:
+        """Remove and return the exception of a number; None if there is none."""
+        return self._exceptions.pop(number, None)
 
 
 #: The exceptions of this process.
 store = FailureStore()
 record = store.record
-exception_for = store.exception_for
+pop = store.pop

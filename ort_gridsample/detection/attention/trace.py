@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from ...graph.run_errors import is_shape_check
 from ...graph.scope import NO_MAKER
 from ...graph.use_def import UseDef
 from ...inference.axes import Axes, Factors, are_same, new_axes
 from ...inference.lengths import ScopeLengths
 from ...inference.views import LAYOUT_OPERATORS, Part, View
-from ..helper_nodes import is_shape_check
 
 
 class TracedValue(NamedTuple):

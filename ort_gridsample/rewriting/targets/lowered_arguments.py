@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from ... import spec
 from ...errors import GridSampleError
+from ...functions import error_templates as templates
 from ...functions import validation
 from ...graph.expressions import DimLike, Expressions, Tensor
+from ...graph.run_errors import check_lengths, shape_error
 from ...reference.arrays import Array
 from ...reference.coordinates import PADDING_RULES
 
@@ -57,9 +59,21 @@ def input_of(e: Expressions, value: Argument, n_coordinates: int | None = None) 
     return e.input(value.name, value.type).astype(compute)
 
 
-def unranked_argument(argument: str, value: Argument) -> str:
-    """Return ``argument`` if the rank of its ``value`` is not known, or an empty text."""
-    return argument if value.known_shape is None else ""
+def dims_of(
+    e: Expressions, argument: str, value: Argument, x: Tensor, known: spec.Shape
+) -> list[DimLike]:
+    """Return the lengths of an argument, with a check of its rank in a run if that is not known.
+
+    Args:
+        e: writes the nodes.
+        argument: the name of the argument in an error.
+        value: the argument.
+        x: its tensor.
+        known: its shape as far as it is known.
+    """
+    if value.known_shape is not None:
+        return e.dims(x, known)
+    return e.dims(x, known, str(shape_error(e.origin, argument, f"{len(known)} axes")))
 
 
 def grid_checks(
@@ -85,11 +99,18 @@ def grid_checks(
         The outputs of the nodes, which are 0; empty if all lengths are known.
     """
     batches = e.dims(image, [batches_of(X)])
-    checks = [
-        e.require_equal([grid_batches], batches, "grid_must_have_the_batches_of_X"),
-        e.require_equal([n_coordinates], [r], f"grid_must_have_{r}_coordinates"),
+    outputs = ", ".join(f"D{axis + 1}_out" for axis in range(r))
+    axis_word = "axis" if r == 1 else "axes"
+    expected = f"shape (N, {outputs}, {r}), as X has {r} spatial {axis_word}"
+    return [
+        *check_lengths(e, [grid_batches], batches, batch_error(e)),
+        *check_lengths(e, [n_coordinates], [r], shape_error(e.origin, "grid", expected)),
     ]
-    return [check for check in checks if check is not None]
+
+
+def batch_error(e: Expressions) -> GridSampleError:
+    """Return the error of a grid that has another number of batches than X."""
+    return shape_error(e.origin, "grid", "the N of X in axis 0")
 
 
 def batches_of(X: Argument) -> spec.Dim:
@@ -105,7 +126,7 @@ def check_opset(e: Expressions, first: int) -> None:
     """
     if e.opset < first:
         expected = f"at least {first}, the first opset that nodes are lowered in"
-        raise GridSampleError(e.prefix, "opset", str(e.opset), expected)
+        raise GridSampleError(e.origin, "opset", str(e.opset), expected)
 
 
 def check_grid_sample(
@@ -137,9 +158,8 @@ def check_grid_sample(
     is_Y_empty = 0 in (*X_shape[:2], *grid_shape[1:-1])
     needs_pixel = PADDING_RULES[padding_mode].needs_pixel
     if 0 in X_shape[2:] and needs_pixel and not is_Y_empty:
-        expected = f"a pixel, which {padding_mode!r} padding needs"
-        found = f"of shape {validation.format_shape(X_shape)}"
-        raise GridSampleError(name, "X", found, expected)
+        shape = validation.format_shape(X_shape)
+        raise templates.X_HAS_NO_PIXEL.error(name, X=shape, padding_mode=padding_mode)
     batches = [dim for dim in (*X_shape[:1], *grid_shape[:1]) if isinstance(dim, int)]
     n = batches[0] if batches else None
     return (n, *X_shape[1:]), grid_shape
@@ -152,5 +172,6 @@ def check_type(name: str, argument: str, value: Argument, allowed: Sequence[str]
         GridSampleError: it is another.
     """
     if value.type not in allowed:
-        expected = f"one of {', '.join(allowed)}"
-        raise GridSampleError(name, argument, f"of type {value.type}", expected)
+        raise templates.TYPE_NOT_ALLOWED.error(
+            name, argument=argument, type=value.type, listed=", ".join(allowed)
+        )

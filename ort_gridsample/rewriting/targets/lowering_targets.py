@@ -135,7 +135,8 @@ class PrimitivesTarget(Target):
         """
         record = match.record
         first, second = (self._value(match, argument, parameter_of) for argument in record.values)
-        e = Expressions(name, match.opset, self._runtime)
+        origin = record.operator if self._functions else record.where
+        e = Expressions(name, match.opset, self._runtime, origin=origin)
         align_corners = bool(record.align_corners)
         lower_grid_operator = primitives.GRID_LOWERINGS.get(record.operator)
         if lower_grid_operator is not None:

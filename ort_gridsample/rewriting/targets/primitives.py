@@ -22,20 +22,23 @@ import onnx
 
 from ... import spec
 from ...errors import GridSampleError
+from ...functions import error_templates as templates
 from ...functions import validation
 from ...graph.expressions import DimLike, Expressions, Tensor
+from ...graph.run_errors import check_lengths, shape_error, write_check
 from ...reference.affine import transform
 from ...reference.coordinates import PADDING_RULES, Axis, Padding, normalize
 from ...reference.taps import MODE_RULES, Mode, pixel_coordinates, taps_at
 from .lowered_arguments import (
     Argument,
+    batch_error,
     batches_of,
     check_grid_sample,
     check_opset,
     check_type,
+    dims_of,
     grid_checks,
     input_of,
-    unranked_argument,
 )
 from .row_sampler import RowSampler
 from .zero_rows import ZeroRows, surrounded_by_zeros, zero_rows_for
@@ -74,7 +77,7 @@ def lower_grid_sample(
     """
     mode = spec.mode_of(mode)
     check_opset(e, FIRST_OPSET)
-    X_shape, grid_shape = check_grid_sample(e.prefix, X, grid, mode, padding_mode)
+    X_shape, grid_shape = check_grid_sample(e.origin, X, grid, mode, padding_mode)
     operands = _operands(e, X, grid, X_shape, grid_shape)
     if 0 in (*operands.output_shape, *operands.lengths):  # Y is empty, or X has no pixel
         zeros = e.zeros(operands.output_shape, operands.image.type, operands.checks)
@@ -245,8 +248,8 @@ def _operands(
     grid_tensor = input_of(e, grid)
     if X.type == "bfloat16":
         image = image.astype("float32")  # few runtimes compute with bfloat16
-    image_batches, channels, *lengths = e.dims(image, X_shape, unranked_argument("X", X))
-    grid_dims = e.dims(grid_tensor, grid_shape, unranked_argument("grid", grid))
+    image_batches, channels, *lengths = dims_of(e, "X", X, image, X_shape)
+    grid_dims = dims_of(e, "grid", grid, grid_tensor, grid_shape)
     grid_batches, *output_lengths, n_coordinates = grid_dims
     checks = grid_checks(
         e, X, image, grid_batches=grid_batches, n_coordinates=n_coordinates, r=len(lengths)
@@ -275,7 +278,11 @@ def _pixel_rows(e: Expressions, operands: _Operands) -> Tensor:
     n_pixels = e.product(lengths)
     if operands.checks and are_known:
         # The Reshape fails by itself.
-        pixels = e.reshape(operands.image, [operands.grid_batches, operands.channels, n_pixels])
+        pixels = e.reshape(
+            operands.image,
+            [operands.grid_batches, operands.channels, n_pixels],
+            name=str(batch_error(e)),
+        )
     else:
         dims = [operands.image_batches, operands.channels, n_pixels]
         pixels = e.reshape(operands.image, dims, checks=operands.checks)
@@ -367,8 +374,8 @@ def lower_affine_grid(
     Source: ONNX AffineGrid-20.
     """
     check_opset(e, FIRST_OPSET)
-    check_type(e.prefix, "theta", theta, spec.FLOATS)
-    check_type(e.prefix, "size", size, ("int64",))
+    check_type(e.origin, "theta", theta, spec.FLOATS)
+    check_type(e.origin, "size", size, ("int64",))
     r = _affine_axes(e, theta, size)
     n_coordinates = 0
     if size.constant is not None:
@@ -376,8 +383,12 @@ def lower_affine_grid(
     rows = input_of(e, theta, n_coordinates)
     known = size.constant
     sizes = e.constant(known) if known is not None else e.input(size.name, size.type)
-    n, checks = _affine_size_checks(e, theta, rows, size, sizes, r)
-    matrix = e.reshape(rows, [n, r, *[1] * (r - 1), r + 1], checks=checks)
+    axes = validation.SIZE_AXIS_NAMES[r]
+    misfit = shape_error(e.origin, "theta", f"shape (N, {r}, {r + 1}) for a size {axes}")
+    n, checks = _affine_size_checks(e, theta, rows, size, sizes, r, misfit)
+    # A Reshape to known lengths fails by itself, and is not checked.
+    name = "" if checks else str(misfit)
+    matrix = e.reshape(rows, [n, r, *[1] * (r - 1), r + 1], checks=checks, name=name)
     positions = []
     for index in range(r):
         length = e.gather(sizes, 2 + index)
@@ -411,7 +422,7 @@ def _affine_axes(e: Expressions, theta: Argument, size: Argument) -> int:
     if len(matching) != 1:
         found = f"of {_described(theta_shape)}, for a size of {_described(size_shape)}"
         expected = "shape (N, 2, 3) for a size of 4 numbers, or (N, 3, 4) for one of 5"
-        raise GridSampleError(e.prefix, "theta", found, expected)
+        raise GridSampleError(e.origin, "theta", found, expected)
     return matching[0]
 
 
@@ -427,27 +438,29 @@ def _affine_size_checks(
     size: Argument,
     size_tensor: Tensor,
     r: int,
+    misfit: GridSampleError,
 ) -> tuple[int, list[Tensor]]:
-    """Write nodes that fail in a run where theta and size do not fit.
+    """Write nodes that fail in a run where theta and size do not fit, with the error ``misfit``.
 
     Returns:
         The number of batches in a Reshape of theta, and the outputs of the nodes, which are 0.
     """
     theta_shape = theta.known_shape or (None,) * 3
-    theta_dims = e.dims(theta_tensor, theta_shape, unranked_argument("theta", theta))
+    theta_dims = dims_of(e, "theta", theta, theta_tensor, theta_shape)
     if size.constant is not None:
         n = int(size.constant[0])
         if n > 0 and theta_dims[1:] == [r, r + 1]:
-            return n, []  # a Reshape to known lengths fails by itself
-        checks = [e.require_equal(theta_dims, [n, r, r + 1], "size_must_fit_theta")]
-    else:
-        size_shape = size.shape or (None,)
-        size_dims = e.dims(size_tensor, size_shape, unranked_argument("size", size))
-        expected: list[DimLike] = [e.gather(size_tensor, [0]), r, r + 1, r + 2]
-        checks = [e.require_equal([*theta_dims, *size_dims], expected, "size_must_fit_theta")]
-        is_negative = e.less(size_tensor, 0).astype("int64")
-        checks.append(e.require_zeros(is_negative, r + 2, "size_must_not_be_negative"))
-    return -1, [check for check in checks if check is not None]
+            return n, []
+        return -1, check_lengths(e, theta_dims, [n, r, r + 1], misfit)
+    size_shape = size.shape or (None,)
+    size_dims = dims_of(e, "size", size, size_tensor, size_shape)
+    expected: list[DimLike] = [e.gather(size_tensor, [0]), r, r + 1, r + 2]
+    is_negative = e.less(size_tensor, 0).astype("int64")
+    negative = templates.LENGTHS_NEGATIVE.error(e.origin, argument="size")
+    return -1, [
+        *check_lengths(e, [*theta_dims, *size_dims], expected, misfit),
+        write_check(e, is_negative, negative),
+    ]
 
 
 #: The operators that compute a grid -> the function that lowers a node. Its arguments are those of

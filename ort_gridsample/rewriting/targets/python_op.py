@@ -6,7 +6,6 @@ import onnx
 from onnx import helper
 
 from ...detection.helper_nodes import (
-    guard_name,
     has_status,
     helper_cast,
     is_guard_of,
@@ -22,6 +21,7 @@ from ...graph.first_opsets import (
     FIRST_OPSET_WITH_GATHER_ND,
 )
 from ...graph.new_names import Names
+from ...graph.run_errors import guard_name
 from ...graph.scope import graphs_of
 from ...spec import MODE_SYNONYMS, TYPES
 from . import Replacement, typed_in_function

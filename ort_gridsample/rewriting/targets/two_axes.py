@@ -30,9 +30,9 @@ from .lowered_arguments import (
     Argument,
     check_grid_sample,
     check_opset,
+    dims_of,
     grid_checks,
     input_of,
-    unranked_argument,
 )
 from .primitives import may_be_single
 
@@ -79,18 +79,16 @@ def lower_grid_sample(
     """
     mode = spec.mode_of(mode)
     check_opset(e, FIRST_OPSET)
-    X_shape, grid_shape = check_grid_sample(e.prefix, X, grid, mode, padding_mode)
+    X_shape, grid_shape = check_grid_sample(e.origin, X, grid, mode, padding_mode)
     r = len(X_shape) - 2
-    refusal = refusal_of(e.prefix, X.type, mode, padding_mode, r)
+    refusal = refusal_of(e.origin, X.type, mode, padding_mode, r)
     if refusal is not None:
         raise refusal
     image = e.input(X.name, X.type)
     # Volumes are sampled at computed coordinates, images at those of the grid.
     coordinates = input_of(e, grid) if r == 3 else e.input(grid.name, grid.type)
-    dims = e.dims(image, X_shape, unranked_argument("X", X))
-    grid_batches, *output_lengths, n_coordinates = e.dims(
-        coordinates, grid_shape, unranked_argument("grid", grid)
-    )
+    dims = dims_of(e, "X", X, image, X_shape)
+    grid_batches, *output_lengths, n_coordinates = dims_of(e, "grid", grid, coordinates, grid_shape)
     if r != 2:  # GridSample itself checks a grid of two axes
         checks = grid_checks(
             e, X, image, grid_batches=grid_batches, n_coordinates=n_coordinates, r=r
