@@ -61,12 +61,20 @@ class PrimitivesTarget(Target):
             return self._becomes_products(match)
         return not match.record.decomposed
 
-    def _becomes_products(self, match: Match | None) -> bool:
-        """Whether a match is an attention around GridSamples that becomes matrix products.
+    def _is_in_products(self, match: Match) -> bool:
+        """Whether an attention replaces the GridSample, which no other node reads."""
+        enclosing = match.enclosing_match
+        if enclosing is None or not self._becomes_products(enclosing):
+            return False
+        attention = enclosing.detected_attention
+        return attention is not None and match.index in attention.path
+
+    def _becomes_products(self, match: Match) -> bool:
+        """Whether an attention around GridSamples becomes matrix products.
 
         It does unless a length that must be known is not, or an operand needs other operators.
         """
-        if match is None or match.detected_attention is None:
+        if match.detected_attention is None:
             return False
         key = id(match.scope), match.record.output
         if key not in self._has_products:
@@ -107,8 +115,8 @@ class PrimitivesTarget(Target):
     def replacement_for(self, match: Match, names: Names) -> Replacement:
         if match.detected_attention is not None:
             return self._products(match, match.detected_attention, names)
-        if self._becomes_products(match.enclosing_match):
-            return Replacement([])  # the attention replaces this GridSample
+        if self._is_in_products(match):
+            return Replacement([])
         if self._functions:
             return self._call(match)
         output = match.record.output
