@@ -121,12 +121,12 @@ def lower_grid_sample(
     """
     mode = spec.mode_of(mode)
     check_opset(e, FIRST_OPSET)
-    X_shape, grid_shape = check_grid_sample(e.prefix, X, grid, mode, padding_mode)
-    check_type(e.prefix, "X", X, spec.FLOATS)
+    X_shape, grid_shape = check_grid_sample(e.origin, X, grid, mode, padding_mode)
+    check_type(e.origin, "X", X, spec.FLOATS)
     shapes = _known_shapes(e, X_shape, grid_shape)
     _check_axes(e, shapes, str(spec.TYPES[grid.type].compute))
     number = multiply_adds(X_shape, grid_shape)
-    check_cost(e.prefix, number, e.runtime.max_multiply_adds, X=X_shape, grid=grid_shape)
+    check_cost(e.origin, number, e.runtime.max_multiply_adds, X=X_shape, grid=grid_shape)
     if 0 in (*X_shape, *grid_shape[1:-1]):
         return e.finish(_zeros(e, X, shapes), Y)
     compute = str(spec.TYPES[X.type].compute)
@@ -182,7 +182,7 @@ def _check_axes(e: Expressions, shapes: _Shapes, coordinate_type: str) -> None:
     if longest > maximum:
         found = f"with an axis of {longest:,} pixels"
         expected = f"at most {maximum:,} pixels on an axis, for a grid of {coordinate_type}"
-        raise GridSampleError(e.prefix, "X", found, expected)
+        raise GridSampleError(e.origin, "X", found, expected)
 
 
 def _known_shapes(e: Expressions, X_shape: spec.Shape, grid_shape: spec.Shape) -> _Shapes:
@@ -198,14 +198,14 @@ def _known_shapes(e: Expressions, X_shape: spec.Shape, grid_shape: spec.Shape) -
     X_found = f"of shape {validation.format_shape(X_shape)}"
     if len(known_lengths) < len(lengths):
         expected = "spatial lengths that the model states, without operators that read shapes"
-        raise GridSampleError(e.prefix, "X", X_found, expected)
+        raise GridSampleError(e.origin, "X", X_found, expected)
     if n_unknown > 1:
         found = f"of shape {validation.format_shape(grid_shape)}"
         expected = "at most one unknown length between the first and the last"
-        raise GridSampleError(e.prefix, "grid", found, expected)
+        raise GridSampleError(e.origin, "grid", found, expected)
     if n_unknown and channels is None:
         expected = "a number of channels that the model states, or a grid of known lengths"
-        raise GridSampleError(e.prefix, "X", X_found, expected)
+        raise GridSampleError(e.origin, "X", X_found, expected)
     return _Shapes(batches, channels, known_lengths, output_lengths)
 
 
@@ -228,7 +228,7 @@ def _zeros(e: Expressions, X: Argument, shapes: _Shapes) -> Tensor:
     if len(known) < 2 + len(shapes.output_lengths):
         found = f"of shape {validation.format_shape(X.known_shape or ())}"
         expected = "known lengths of the output, if X or the output is empty"
-        raise GridSampleError(e.prefix, "X", found, expected)
+        raise GridSampleError(e.origin, "X", found, expected)
     return e.constant(np.zeros(known), X.type)
 
 
@@ -468,7 +468,7 @@ def _mode_for(e: Expressions, mode: Mode) -> Mode:
         if coefficients is None:
             found = f"one whose weights are computed with {operator}"
             expected = f"one whose weights are polynomials nearly, for a runtime without {operator}"
-            raise GridSampleError(e.prefix, "mode", found, expected)
+            raise GridSampleError(e.origin, "mode", found, expected)
         columns = [e.constant(column[:, None], t.type) for column in coefficients]
         return cast(Tensor, _polynomial(columns, t * 2 - (1 + 2 * first)))
 
@@ -542,12 +542,12 @@ def lower_affine_grid(
             the opset is too old.
     """
     check_opset(e, FIRST_OPSET)
-    check_type(e.prefix, "theta", theta, spec.FLOATS)
-    check_type(e.prefix, "size", size, ("int64",))
+    check_type(e.origin, "theta", theta, spec.FLOATS)
+    check_type(e.origin, "size", size, ("int64",))
     r = affine_axes(e, theta, size)
     if size.constant is None:
         expected = "a constant: the shape of the grid cannot be computed"
-        raise GridSampleError(e.prefix, "size", "computed", expected)
+        raise GridSampleError(e.origin, "size", "computed", expected)
     batches, _, *lengths = (int(length) for length in size.constant)
     rows = input_of(e, theta, r * batches * prod(lengths))
     if batches == 0 or 0 in lengths:
