@@ -21,7 +21,7 @@ from ...graph.runtimes import ANY, Runtime
 from ...graph.substitutes import MissingOperatorError
 from ...reference.arrays import Array
 from ...spec import Shape
-from . import FUNCTIONS_DOMAIN, Replacement, Target, matrix_products, primitives, two_axes
+from . import ABSORBED, FUNCTIONS_DOMAIN, Replacement, Target, matrix_products, primitives, two_axes
 from .lowered_arguments import Argument
 
 
@@ -49,41 +49,33 @@ class PrimitivesTarget(Target):
         self.has_allowzero = runtime.has_allowzero
         # Without Gather, an attention is cheaper as a whole than its GridSamples.
         self.replaces_attention = runtime.lacks("Gather")
-        # The id of a scope and the output of an attention -> whether it becomes matrix products.
-        self._has_products: dict[tuple[int, str], bool] = {}
         shared = [function for function in existing if function.domain == FUNCTIONS_DOMAIN]
         self._shared = {_bytes_without_name(function): function for function in shared}
         # The id of a scope and the name of an AffineGrid's output -> the grid, if it is constant.
         self._grids: dict[tuple[int, str], Array] = {}
 
+    def targets_of(self, matches: Sequence[Match]) -> dict[Match, Target]:
+        targets = super().targets_of(matches)
+        for match in matches:
+            if match.detected_attention is not None and match in targets:
+                targets.update(dict.fromkeys(match.absorbed, ABSORBED))
+        return targets
+
     def replaces(self, match: Match) -> bool:
         if match.detected_attention is not None:
-            return self._becomes_products(match)
+            return self._becomes_products(match, match.detected_attention)
         return not match.record.decomposed
 
-    def _is_in_products(self, match: Match) -> bool:
-        """Whether an attention replaces the GridSample, which no other node reads."""
-        enclosing = match.enclosing_match
-        if enclosing is None or not self._becomes_products(enclosing):
-            return False
-        attention = enclosing.detected_attention
-        return attention is not None and match.index in attention.path
-
-    def _becomes_products(self, match: Match) -> bool:
+    def _becomes_products(self, match: Match, attention: Attention) -> bool:
         """Whether an attention around GridSamples becomes matrix products.
 
         It does unless a length that must be known is not, or an operand needs other operators.
         """
-        if match.detected_attention is None:
+        try:
+            self._products(match, attention, None)
+        except (GridSampleError, MissingOperatorError):
             return False
-        key = id(match.scope), match.record.output
-        if key not in self._has_products:
-            try:
-                self._products(match, match.detected_attention, None)
-                self._has_products[key] = True
-            except (GridSampleError, MissingOperatorError):
-                self._has_products[key] = False
-        return self._has_products[key]
+        return True
 
     def _products(self, match: Match, attention: Attention, names: Names | None) -> Replacement:
         """Return the matrix products of an attention around GridSamples."""
@@ -115,8 +107,6 @@ class PrimitivesTarget(Target):
     def replacement_for(self, match: Match, names: Names) -> Replacement:
         if match.detected_attention is not None:
             return self._products(match, match.detected_attention, names)
-        if self._is_in_products(match):
-            return Replacement([])
         if self._functions:
             return self._call(match)
         output = match.record.output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -32,11 +32,14 @@ class RuntimeTarget(TargetSelector):
         self.name = composites
         self.has_allowzero = runtime.has_allowzero
 
-    def target_for(self, match: Match) -> Target | None:
-        for name, writer in self._writers.items():
-            if self._is_suitable(name, match):
-                return writer.target_for(match)
-        return None
+    def targets_of(self, matches: Sequence[Match]) -> dict[Match, Target]:
+        targets: dict[Match, Target] = {}
+        for match in matches:
+            suitable = (w for name, w in self._writers.items() if self._is_suitable(name, match))
+            writer = next(suitable, None)
+            if writer is not None:
+                targets.update(writer.targets_of([match]))
+        return targets
 
     def _is_suitable(self, name: str, match: Match) -> bool:
         """Whether the target can write a node, in a form that the runtime is not known to refuse.
