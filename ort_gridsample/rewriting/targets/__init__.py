@@ -16,6 +16,7 @@ import onnx
 from ...detection.helper_nodes import helper_cast
 from ...detection.match import Match
 from ...graph.new_names import Names
+from ...graph.runtimes import ANY
 
 #: The domain of the functions that lowered nodes share.
 FUNCTIONS_DOMAIN = "ort_gridsample.primitives"
@@ -61,12 +62,14 @@ class TargetSelector(ABC):
         replaces_decomposed: whether decomposed operators are replaced.
         fuses: whether a patch searches for fused grids and for attentions.
         has_allowzero: whether Reshapes of expanded nodes may have the attribute ``allowzero``.
+        runtime: the runtime that expanded nodes are for.
     """
 
     name = ""
     replaces_decomposed = True
     fuses = False
     has_allowzero = True
+    runtime = ANY
 
     @abstractmethod
     def target_for(self, match: Match) -> Target | None:

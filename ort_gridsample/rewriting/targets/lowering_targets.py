@@ -18,7 +18,7 @@ from ...graph.new_names import Names
 from ...graph.runtimes import ANY, Runtime
 from ...reference.arrays import Array
 from ...spec import Shape
-from . import FUNCTIONS_DOMAIN, Replacement, Target, primitives, two_axes
+from . import FUNCTIONS_DOMAIN, Replacement, Target, matrix_products, primitives, two_axes
 from .lowered_arguments import Argument
 
 
@@ -42,7 +42,7 @@ class PrimitivesTarget(Target):
         runtime: Runtime = ANY,
     ) -> None:
         self._functions = functions
-        self._runtime = runtime
+        self.runtime = runtime
         self.has_allowzero = runtime.has_allowzero
         shared = [function for function in existing if function.domain == FUNCTIONS_DOMAIN]
         self._shared = {_bytes_without_name(function): function for function in shared}
@@ -135,15 +135,20 @@ class PrimitivesTarget(Target):
         """
         record = match.record
         first, second = (self._value(match, argument, parameter_of) for argument in record.values)
-        e = Expressions(name, match.opset, self._runtime)
+        e = Expressions(name, match.opset, self.runtime)
         align_corners = bool(record.align_corners)
-        lower_grid_operator = primitives.GRID_LOWERINGS.get(record.operator)
+        grid_lowerings = primitives.GRID_LOWERINGS
+        lower_grid_sample = self._lower_grid_sample
+        if self.runtime.lacks("Gather"):
+            grid_lowerings = matrix_products.GRID_LOWERINGS
+            lower_grid_sample = matrix_products.lower_grid_sample
+        lower_grid_operator = grid_lowerings.get(record.operator)
         if lower_grid_operator is not None:
             coordinates = first
             nodes = lower_grid_operator(e, first, second, output, align_corners=align_corners)
         else:
             coordinates = second
-            nodes = self._lower_grid_sample(
+            nodes = lower_grid_sample(
                 e,
                 first,
                 second,
