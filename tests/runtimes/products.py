@@ -1,7 +1,7 @@
 """Time GridSamples as matrix products against those with Gather, in onnxruntime, LiteRT and ncnn.
 
 This is ``python -m tests.runtimes.products``. Each runtime has one thread. The time is that of the
-processor, the least of some runs.
+processor, the median of some runs.
 """
 
 import argparse

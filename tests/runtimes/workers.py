@@ -29,7 +29,7 @@ class Answer:
         outputs: those for each feed, or none if there is an error.
         error: the error.
         remark: a remark of the adapter.
-        milliseconds: of a processor, for the first feed: the least of several runs, if it was
+        milliseconds: of a processor, for the first feed: the median of several runs, if it was
             asked for.
     """
 

@@ -463,36 +463,44 @@ def _mode_for(e: Expressions, mode: Mode) -> Mode:
             return cast(Tensor, compute_weights(xp, t))
         except MissingOperatorError as error:
             operator = str(error)
-        coefficients = _coefficients_of(compute_weights, float(np.finfo(t.type).eps))
+        first = _first_distance(mode)
+        coefficients = _coefficients_of(compute_weights, first, float(np.finfo(t.type).eps))
         if coefficients is None:
             found = f"one whose weights are computed with {operator}"
             expected = f"one whose weights are polynomials nearly, for a runtime without {operator}"
             raise GridSampleError(e.prefix, "mode", found, expected)
         columns = [e.constant(column[:, None], t.type) for column in coefficients]
-        return cast(Tensor, _polynomial(columns, t * 2 - 1))
+        return cast(Tensor, _polynomial(columns, t * 2 - (1 + 2 * first)))
 
     return replace(mode, weights=weights)
 
 
+def _first_distance(mode: Mode) -> float:
+    """Return the least distance of a coordinate from the pixel from which taps are counted."""
+    coordinates = np.linspace(0, 2, 64)
+    return -0.5 if (coordinates - mode.base(np, coordinates)).min() < 0 else 0.0
+
+
 def _coefficients_of(
-    compute_weights: Callable[[Namespace, Values], Values], tolerance: float
+    compute_weights: Callable[[Namespace, Values], Values], first: float, tolerance: float
 ) -> Array | None:
     """Return the coefficients of polynomials for the weights of a mode.
 
     Args:
         compute_weights: :attr:`.Mode.weights`.
+        first: the least distance t.
         tolerance: the largest error, unless the rounding of float64 makes it larger.
 
     Returns:
-        (degree + 1, taps), lowest power first, of ``2 · t - 1`` for a distance t in [0, 1). None if
-        a high degree does not suffice.
+        (degree + 1, taps), lowest power first, of ``2 · (t - first) - 1``, which is in [-1, 1].
+        None if a high degree does not suffice.
     """
     tolerance = max(tolerance, MIN_POLYNOMIAL_ERROR)
     tests = np.linspace(-1, 1, 200, endpoint=False)
-    expected = compute_weights(np, (tests[None] + 1) / 2)
+    expected = compute_weights(np, (tests[None] + 1) / 2 + first)
     for degree in range(1, MAX_DEGREE + 1):
         points = chebyshev.chebpts1(degree + 1)
-        values = compute_weights(np, (points[None] + 1) / 2)
+        values = compute_weights(np, (points[None] + 1) / 2 + first)
         series = chebyshev.chebfit(points, values.T, degree)
         coefficients = np.zeros_like(series)
         for tap, column in enumerate(series.T):
