@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import numpy_helper
 
@@ -18,12 +19,14 @@ import ort_gridsample as ogs
 from ort_gridsample import spec
 from ort_gridsample.graph.runtimes import RUNTIMES
 from ort_gridsample.rewriting.targets import matrix_products
-from support.attention_forms import FORMS, form_of
+from support.attention_forms import form_of
 from support.cases import ATTRIBUTES, EXTENDED_ATTRIBUTES, SHAPES, Attributes, image, positions
 from support.compare import about, assert_identical, assert_matches, refusal
 from support.lowered_models import assert_close, run, run_reference
 from support.models import affine_grid_model, grid_sample_model
+from support.oracle import deformable_attention as oracle_attention
 from support.oracle import grid_sample as oracle_sample
+from support.paths import open_native
 
 pytestmark = pytest.mark.usefixtures("numpy_core")
 
@@ -189,7 +192,7 @@ def test_pixel_that_is_not_finite_leaves_other_images_and_channels_as_they_are(
         np.testing.assert_allclose(Y[batch, channel], expected[batch, channel], atol=1e-5)
 
 
-@pytest.mark.parametrize(("X_type", "grid_type"), product(spec.FLOATS, spec.FLOATS))
+@pytest.mark.parametrize(("X_type", "grid_type"), [*product(spec.FLOATS, spec.FLOATS)])
 def test_products_of_each_type_equal_the_core(X_type: str, grid_type: str) -> None:
     X, grid = arrays(2)
     X = image(X_type, X.shape)
@@ -381,31 +384,107 @@ def test_affine_grid_of_a_computed_size_is_refused() -> None:
     assert (error.argument, error.found) == ("size", "computed")
 
 
-#: Attentions whose lengths, levels and locations are known and finite.
-ATTENTIONS = [
-    name
-    for name in FORMS
-    if re.search(
-        r"^(stacked|concatenated|single|volumes)/static|Plugin_TRT, static"
-        r"|^ort_gridsample.DeformableAttention, (as mmcv|merged axes|aligned|static)"
-        r"|weights of one query",
-        name,
-    )
-]
-
-
-@pytest.mark.parametrize("name", ATTENTIONS)
-def test_attention_without_gather_has_the_outputs_of_the_oracle(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "MultiscaleDeformableAttnPlugin_TRT, static, opset 17",
+        "mmdeploy.MMCVMultiScaleDeformableAttention, static, opset 13, no points on 1 levels",
+        "ort_gridsample.DeformableAttention, static, opset 17, first level without pixels",
+    ],
+)
+def test_attention_node_becomes_listed_operators(name: str) -> None:
     form = form_of(name)
-    try:
-        lowered = ogs.patch_model(form.model, target="primitives", for_runtime="gather-free")
-    except ogs.GridSampleError as error:
-        pytest.fail(str(error))
-    form.assert_outputs(run_all(lowered, form.feeds))
+    lowered = ogs.patch_model(form.model, target="primitives", for_runtime="gather-free")
+    assert set(operators(lowered)) <= OPERATORS
+    form.assert_outputs(open_native(lowered).run(None, form.feeds))
 
 
-def run_all(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Run a model in plain onnxruntime."""
-    from support.paths import open_native
+def attention_model(
+    batches: int | str, queries: int | str, points: Sequence[int], lengths: Sequence[Sequence[int]]
+) -> onnx.ModelProto:
+    """Return a model of a node of this package, with all points on one axis."""
+    r = len(lengths[0])
+    pixels = sum(map(prod, lengths))
+    table = ", ".join(
+        str(number) for n, row in zip(points, lengths, strict=True) for number in (n, *row)
+    )
+    n_points = sum(points)
+    return onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 17, "ort_gridsample": 1]>
+        g (float[{batches}, {pixels}, 2, 3] value,
+           float[{batches}, {queries}, 2, {n_points}, {r}] locations,
+           float[{batches}, {queries}, 2, {n_points}] weights) => (float[N, Q, 6] Y)
+        <int64[{len(points)}, {1 + r}] levels = {{{table}}}> {{
+            [attention] Y = ort_gridsample.DeformableAttention
+                (value, levels, locations, weights) }}""")
 
-    return open_native(model).run(None, feeds)
+
+def attention_feeds(model: onnx.ModelProto, batches: int, queries: int) -> dict[str, np.ndarray]:
+    """Return inputs with locations inside and outside."""
+    rng = np.random.default_rng(0)
+    feeds = {}
+    for value in model.graph.input:
+        _, *others = (dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        if value.name != "value":
+            others[0] = queries
+        feeds[value.name] = rng.uniform(-0.3, 1.3, (batches, *others)).astype(np.float32)
+    return feeds
+
+
+@pytest.mark.parametrize(
+    ("points", "lengths"),
+    [
+        ((4, 4), ((5, 6), (3, 2))),
+        ((3, 6, 3), ((5, 6), (3, 2), (2, 2))),
+        ((2, 0, 1), ((5, 6), (3, 2), (4, 4))),
+        ((2,), ((5, 6),)),
+        ((2, 3), ((5,), (7,))),
+        ((2, 2), ((2, 3, 4), (3, 1, 2))),
+        ((1, 2), ((0, 6), (3, 2))),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("batches", "queries"), [(2, 5), ("N", 5), (2, "Q")])
+def test_attention_of_any_levels_has_the_output_of_the_function(
+    points: tuple[int, ...],
+    lengths: tuple[tuple[int, ...], ...],
+    batches: int | str,
+    queries: int | str,
+) -> None:
+    model = attention_model(batches, queries, points, lengths)
+    feeds = attention_feeds(model, 2, 5)
+    lowered = ogs.patch_model(model, target="primitives", for_runtime="gather-free")
+    assert set(operators(lowered)) <= OPERATORS
+    levels = np.array([(n, *row) for n, row in zip(points, lengths, strict=True)])
+    value, locations, weights = feeds.values()
+    expected = oracle_attention(value, levels, locations, weights)
+    (Y,) = open_native(lowered).run(None, feeds)
+    np.testing.assert_allclose(Y, expected.reshape(Y.shape), rtol=0, atol=1e-5)
+
+
+def test_attention_of_unknown_batches_and_queries_is_refused() -> None:
+    model = attention_model("N", "Q", (4,), ((5, 6),))
+    error = refusal(ogs.patch_model, model, target="primitives", for_runtime="gather-free")
+    assert error.argument == "value"
+
+
+def test_attention_with_too_many_multiply_adds_is_refused() -> None:
+    model = attention_model(1, 300, (4,), ((80, 80),))
+    (record,) = ogs.inspect_model(model)
+    assert record.multiply_adds == 300 * 6400 * 2 * 3
+    error = refusal(
+        ogs.patch_model,
+        model,
+        target="primitives",
+        for_runtime="gather-free",
+        max_multiply_adds=11_519_999,
+    )
+    assert "attention" in error.where
+    assert error.found.startswith("11,520,000, ")
+
+
+def test_attention_whose_operands_need_other_operators_is_refused() -> None:
+    model = form_of("MultiScaleDeformableAttnTRT, static, opset 17").model
+    error = refusal(ogs.patch_model, model, target="primitives", for_runtime="gather-free")
+    assert error.argument == "for_runtime"
+    assert error.found.startswith("a runtime without ")

@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 answer = worker.ask(task, options.runs)
             verdict = judge(task, answer, 1e-5)
             n_operators = sum(node.op_type != "Constant" for node in model.graph.node)
-            time = f"{answer.milliseconds:.1f}"
+            time = f"{answer.milliseconds:.2f}"
             error = f"{verdict.error:.0e}"
             if verdict.kind == "refused":
                 time, error = "–", verdict.message[:60]

@@ -40,6 +40,7 @@ def load(path, inputs, outputs):
     net = ncnn.Net()
     net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = False
     net.opt.use_bf16_storage = False
+    net.opt.num_threads = int(os.environ.get("OMP_NUM_THREADS", net.opt.num_threads))
     if net.load_param(f"{base}.ncnn.param") or net.load_model(f"{base}.ncnn.bin"):
         raise RuntimeError(f"ncnn has no {ignored}")
 
