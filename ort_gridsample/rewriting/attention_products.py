@@ -13,7 +13,7 @@ between the operands and the output have at most four axes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -23,6 +23,7 @@ from ..detection.match import Match
 from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.expressions import Tensor
+from ..graph.substitutes import MissingOperatorError
 from ..reference.coordinates import PADDING_RULES, Axis
 from ..reference.taps import MODE_RULES, pixel_coordinates
 from .attention_call import AttentionCall, AttentionSource
@@ -89,9 +90,16 @@ class AttentionProducts:
             GridSampleError: too few of them are known.
         """
         record = self._match.record
-        batches, _, heads, channels = self._known_lengths("value", range(4))
-        other_batches, queries = self._known_lengths("sampling_locations", range(2))
-        batches = other_batches if batches is None else batches
+        attention = self._match.detected_attention
+        if attention is not None:
+            (batches,) = self._known_lengths("value", range(1))
+            heads: int | None = attention.heads
+            channels: int | None = attention.channels
+            queries = attention.queries
+        else:
+            batches, _, heads, channels = self._known_lengths("value", range(4))
+            other_batches, queries = self._known_lengths("sampling_locations", range(2))
+            batches = other_batches if batches is None else batches
         table = call.levels.known_lengths
         points = call.levels.points
         if table is None or points is None or has_unusual_starts(self._match):
@@ -140,12 +148,17 @@ class AttentionProducts:
         batches = REST if shapes.batches is None else shapes.batches
         queries = REST if shapes.queries is None else shapes.queries
         attention = reshaped(e, attention, [batches, shapes.heads, queries, shapes.pixels])
-        value = e.transpose(call.value.astype(compute), (0, 2, 1, 3))
+        value = e.transpose(self._typed(call.value, "value").astype(compute), (0, 2, 1, 3))
         by_query = e.transpose(e.op("MatMul", attention, value), (0, 2, 1, 3))
         output = by_query.astype(value_type)
         if self._source.is_by_head:
             return output
-        return reshaped(e, output, [SAME, SAME, shapes.heads * shapes.channels])
+        merged = reshaped(e, output, [SAME, SAME, shapes.heads * shapes.channels])
+        return self._source.output(merged, call)
+
+    def _typed(self, operand: Tensor, argument: str) -> Tensor:
+        """Return an operand with the type of the input that it is, if it has none."""
+        return operand if operand.type else replace(operand, type=known_type(self._match, argument))
 
     def _zeros(self, shapes: _Shapes) -> Tensor:
         """Return an output of zeros, or one without elements.
@@ -157,6 +170,8 @@ class AttentionProducts:
             found = f"of shape {self._shape_text('value')}"
             expected = "known numbers of batches and queries, if there are no pixels or points"
             raise GridSampleError(self._match.record.where, "value", found, expected)
+        if self._match.detected_attention is not None:
+            raise MissingOperatorError("Expand")
         shape = [shapes.batches, shapes.queries, shapes.heads, shapes.channels]
         if not self._source.is_by_head:
             shape[2:] = [shapes.heads * shapes.channels]
@@ -168,11 +183,16 @@ class AttentionProducts:
         r = len(shapes.levels[0])
         n_points = sum(shapes.points)
         locations_type = known_type(self._match, "sampling_locations")
-        locations = call.locations.astype(str(spec.TYPES[locations_type].compute))
+        locations = self._typed(call.locations, "sampling_locations").astype(
+            str(spec.TYPES[locations_type].compute)
+        )
         grid = self._by_head(locations * 2 - 1, shapes.heads, n_points * r)
-        weights = self._by_head(call.weights.astype(compute), shapes.heads, n_points)
-        if self._has_one_query_of_weights(shapes):
-            weights = weights * e.constant(np.ones((shapes.queries or 1, 1)), compute)
+        weights = self._typed(call.weights, "attention_weights").astype(compute)
+        weights = self._by_head(weights, shapes.heads, n_points)
+        if self._has_one_query_of_weights(call, shapes):
+            if shapes.queries is None:
+                raise MissingOperatorError("Expand")
+            weights = weights * e.constant(np.ones((shapes.queries, 1)), compute)
         parts = []
         for index, lengths in enumerate(shapes.levels):
             if prod(lengths) == 0:
@@ -187,8 +207,10 @@ class AttentionProducts:
             parts.append(self._level_attention(points, factors, shapes.points[index], lengths))
         return e.concatenate(parts, axis=1)
 
-    def _has_one_query_of_weights(self, shapes: _Shapes) -> bool:
+    def _has_one_query_of_weights(self, call: AttentionCall, shapes: _Shapes) -> bool:
         """Whether the weights are those of one query for all queries."""
+        if not call.is_per_query:
+            return True
         (queries,) = self._known_lengths("attention_weights", [1])
         return queries == 1 and shapes.queries != 1
 

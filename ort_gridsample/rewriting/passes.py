@@ -122,7 +122,7 @@ class Patch:
             options=SearchOptions(
                 decomposed=self.target.replaces_decomposed,
                 fused_grids=self.target.fuses or callable(self.selection),
-                attention=self.target.fuses,
+                attention=self.target.fuses or self.target.replaces_attention,
             ),
             names_to_confirm=names_with_declared_shapes(self.all_scopes),
         )

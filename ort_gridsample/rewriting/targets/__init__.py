@@ -61,6 +61,7 @@ class TargetSelector(ABC):
         name: the name of the dialect that composite nodes are written in, or "".
         replaces_decomposed: whether decomposed operators are replaced.
         fuses: whether a patch searches for fused grids and for attentions.
+        replaces_attention: whether a patch searches for attentions.
         has_allowzero: whether Reshapes of expanded nodes may have the attribute ``allowzero``.
         runtime: the runtime that expanded nodes are for.
     """
@@ -68,6 +69,7 @@ class TargetSelector(ABC):
     name = ""
     replaces_decomposed = True
     fuses = False
+    replaces_attention = False
     has_allowzero = True
     runtime = ANY
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from itertools import count
 
 import onnx
 from onnx import helper, numpy_helper
 
+from ...detection.attention.layouts import Attention
 from ...detection.lowered_names import lowered_name
 from ...detection.match import Match
 from ...dialects.table import AI_ONNX
@@ -16,6 +18,7 @@ from ...errors import GridSampleError
 from ...graph.expressions import Expressions
 from ...graph.new_names import Names
 from ...graph.runtimes import ANY, Runtime
+from ...graph.substitutes import MissingOperatorError
 from ...reference.arrays import Array
 from ...spec import Shape
 from . import FUNCTIONS_DOMAIN, Replacement, Target, matrix_products, primitives, two_axes
@@ -44,13 +47,44 @@ class PrimitivesTarget(Target):
         self._functions = functions
         self.runtime = runtime
         self.has_allowzero = runtime.has_allowzero
+        # Without Gather, an attention is cheaper as a whole than its GridSamples.
+        self.replaces_attention = runtime.lacks("Gather")
+        # The id of a scope and the output of an attention -> whether it becomes matrix products.
+        self._has_products: dict[tuple[int, str], bool] = {}
         shared = [function for function in existing if function.domain == FUNCTIONS_DOMAIN]
         self._shared = {_bytes_without_name(function): function for function in shared}
         # The id of a scope and the name of an AffineGrid's output -> the grid, if it is constant.
         self._grids: dict[tuple[int, str], Array] = {}
 
     def replaces(self, match: Match) -> bool:
+        if match.detected_attention is not None:
+            return self._becomes_products(match)
         return not match.record.decomposed
+
+    def _becomes_products(self, match: Match | None) -> bool:
+        """Whether a match is an attention around GridSamples that becomes matrix products.
+
+        It does unless a length that must be known is not, or an operand needs other operators.
+        """
+        if match is None or match.detected_attention is None:
+            return False
+        key = id(match.scope), match.record.output
+        if key not in self._has_products:
+            try:
+                self._products(match, match.detected_attention, None)
+                self._has_products[key] = True
+            except (GridSampleError, MissingOperatorError):
+                self._has_products[key] = False
+        return self._has_products[key]
+
+    def _products(self, match: Match, attention: Attention, names: Names | None) -> Replacement:
+        """Return the matrix products of an attention around GridSamples."""
+        from ..attention_products import AttentionProducts
+        from .detected_attention import DetectedAttention
+
+        source = DetectedAttention(match, attention, names, self.runtime)
+        products = AttentionProducts(match, source).replacement()
+        return replace(products, superseded=())
 
     def needs_inlining(self, match: Match) -> bool:
         """Whether the node's function must be inlined.
@@ -59,7 +93,8 @@ class PrimitivesTarget(Target):
         always is, because many runtimes have no functions.
         """
         record = match.record
-        if not self._functions or record.has_attribute_references:
+        is_attention = match.detected_attention is not None
+        if not self._functions or is_attention or record.has_attribute_references:
             return True
         return any(
             record.varies_in_type(argument) or record.varies_in_rank(argument)
@@ -70,6 +105,10 @@ class PrimitivesTarget(Target):
         return self._first_opset
 
     def replacement_for(self, match: Match, names: Names) -> Replacement:
+        if match.detected_attention is not None:
+            return self._products(match, match.detected_attention, names)
+        if self._becomes_products(match.enclosing_match):
+            return Replacement([])  # the attention replaces this GridSample
         if self._functions:
             return self._call(match)
         output = match.record.output
