@@ -209,6 +209,7 @@ def patch_model(
     functions: bool = False,
     opset: int | None = None,
     for_runtime: RuntimeName | None = None,
+    max_multiply_adds: int | None = None,
 ) -> onnx.ModelProto:
     """Return a copy of a model with its GridSample and AffineGrid nodes rewritten for a target.
 
@@ -291,6 +292,8 @@ def patch_model(
             :data:`ort_gridsample.graph.runtimes.RUNTIMES` lists them, with the reasons. With a
             ``target`` of theirs, the targets before it are not used: for ``"tensorrt"``,
             ``"ai.onnx-2d"`` writes GridSamples instead of the plugin.
+        max_multiply_adds: for a runtime without Gather, the maximum number of multiply-adds of a
+            GridSample, which has one for each value of X at each output position. None: 10 billion.
 
     Returns:
         The patched copy.
@@ -317,6 +320,7 @@ def patch_model(
         probe=probe,
         opset=opset,
         for_runtime=for_runtime,
+        max_multiply_adds=max_multiply_adds,
     )
     warn_of_missing_runtime(probe)
     if for_runtime is None:

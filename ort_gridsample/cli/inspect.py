@@ -211,6 +211,8 @@ def row_json(row: Row) -> dict[str, object]:
             "reasons": list(row.verdict.reasons),
             "facts": [asdict(fact) for fact in row.verdict.facts],
         }
+        if row.verdict.has_cost:
+            on_runtime["multiply_adds"] = row.verdict.multiply_adds
     inputs = {
         name: [{"type": v.type, "rank": v.rank, "shape": v.shape} for v in values]
         for name, values in record.inputs.items()
@@ -277,6 +279,11 @@ def as_text(rows: Sequence[Row], max_width: float) -> str:
     return "\n".join([*lines, *footnotes.lines(max_width)])
 
 
+def _count(number: int | None) -> str:
+    """Return a number that may not be known as text."""
+    return "not known" if number is None else f"{number:,}"
+
+
 def _table(rows: Iterable[Row], footnotes: _Footnotes, max_width: float) -> str:
     """Return the table of the nodes of one graph."""
     cells = list[dict[str, str]]()
@@ -286,6 +293,8 @@ def _table(rows: Iterable[Row], footnotes: _Footnotes, max_width: float) -> str:
             del row_cells["native"], row_cells["a patch"]
             marks = "".join(map(footnotes.mark, row.verdict.reasons))
             row_cells[row.verdict.runtime] = f"{row.verdict.summary}{marks}"
+            if row.verdict.has_cost:
+                row_cells["multiply-adds"] = _count(row.verdict.multiply_adds)
             cells.append(row_cells)
             continue
         row_cells["native"] += footnotes.mark(row.record.reason)

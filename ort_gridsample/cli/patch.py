@@ -76,6 +76,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     parser.add_argument(
+        "--max-multiply-adds",
+        type=int,
+        metavar="N",
+        help=(
+            "with --for gather-free and the like: refuse a node that takes more multiply-adds, one "
+            "for each value of X at each output position (default: 10 billion)"
+        ),
+    )
+    parser.add_argument(
         "--nodes",
         choices=("all", "unsupported"),
         default="all",
@@ -103,6 +112,7 @@ def run(arguments: argparse.Namespace) -> None:
             probe=probe,
             opset=arguments.opset,
             for_runtime=arguments.for_runtime,
+            max_multiply_adds=arguments.max_multiply_adds,
         )
         targets = targets_of(arguments.target, arguments.for_runtime)
         warn_of_missing_runtime(probe)

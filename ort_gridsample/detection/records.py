@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import TypeVar
 
 import onnx
@@ -214,6 +215,25 @@ class NodeRecord:
         return not self.reason
 
     @property
+    def multiply_adds(self) -> int | None:
+        """The number of multiply-adds of basic operators without Gather, as matrix products.
+
+        For a GridSample, it is that of values of X for each output position; for a node of
+        deformable attention, that of values for each query. Unknown lengths of other axes than
+        those of pixels count as 1. None: for AffineGrid, and if a length of pixels is not known.
+        """
+        if self.operator == ATTENTION and not self.decomposed:
+            queries = [argument for argument in self.values if argument.startswith("sampling_")]
+            value_shape = self.shape_in_all_calls("value")
+            query_shape = self.shape_in_all_calls(queries[0]) if queries else None
+            return attention_multiply_adds(value_shape, query_shape)
+        if self.operator != "GridSample":
+            return None
+        numbers = [multiply_adds(*(value.shape for value in case)) for case in self.cases]
+        known = [number for number in numbers if number is not None]
+        return max(known) if known and len(known) == len(numbers) else None
+
+    @property
     def casts(self) -> dict[str, str]:
         """Input name -> the type that a patch casts it to, if no Python op accepts its type."""
         casts = {}
@@ -235,6 +255,36 @@ class NodeRecord:
             return "replaces its GridSamples; a session fuses them"
         casts = [f"cast {name} {self.types[name][0]} → {to}" for name, to in self.casts.items()]
         return ", ".join(["replaces it", *casts])
+
+
+def multiply_adds(X_shape: spec.Shape | None, grid_shape: spec.Shape | None) -> int | None:
+    """Return the number of multiply-adds of a GridSample of these shapes as matrix products.
+
+    Lengths that are not known, except the spatial ones of X, count as 1.
+
+    Returns:
+        The number; None if a spatial length of X, or a rank, is not known.
+    """
+    if X_shape is None or grid_shape is None:
+        return None
+    if not all(isinstance(length, int) for length in X_shape[2:]):
+        return None
+    return prod(length for length in (*X_shape, *grid_shape[1:-1]) if isinstance(length, int))
+
+
+def attention_multiply_adds(
+    value_shape: spec.Shape | None, query_shape: spec.Shape | None
+) -> int | None:
+    """Return the number of multiply-adds of an attention as matrix products.
+
+    Args:
+        value_shape: (B, S, H, D).
+        query_shape: (B, Q, …), of the locations or offsets.
+    """
+    if value_shape is None or not isinstance(value_shape[1], int):
+        return None
+    queries = query_shape[1:2] if query_shape else ()
+    return prod(length for length in (*value_shape, *queries) if isinstance(length, int))
 
 
 def is_of_package(dialect: Dialect) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from .. import spec
@@ -81,16 +81,28 @@ class RuntimeVerdict:
         summary: "runs", "refuses", "wrong" or "not known", with the releases if others differ.
         reasons: the facts, in words.
         facts: the facts.
+        has_cost: whether basic operators are matrix products for the runtime.
+        multiply_adds: the number of their multiply-adds, if it is known.
     """
 
     runtime: str
     summary: str
     reasons: Sequence[str] = ()
     facts: Sequence[Fact] = ()
+    has_cost: bool = False
+    multiply_adds: int | None = None
 
 
 def verdict_on(runtime: Runtime, record: NodeRecord) -> RuntimeVerdict:
     """Return what a runtime does with a node."""
+    verdict = _verdict_by_facts(runtime, record)
+    if not runtime.lacks("Gather"):
+        return verdict
+    return replace(verdict, has_cost=True, multiply_adds=record.multiply_adds)
+
+
+def _verdict_by_facts(runtime: Runtime, record: NodeRecord) -> RuntimeVerdict:
+    """Return what a runtime does with a node, without the cost of basic operators."""
     title = runtime.title
     if record.decomposed and record.operator != ATTENTION:
         reason = f"there are no facts about the basic operators that {record.operator} became"

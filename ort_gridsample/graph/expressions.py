@@ -32,7 +32,7 @@ from .first_opsets import (
 from .folding import COMPUTE
 from .new_names import Names
 from .runtimes import ANY, Runtime
-from .substitutes import SUBSTITUTES, round_to_float32
+from .substitutes import SUBSTITUTES, MissingOperatorError, round_to_float32
 
 
 def _operator(op_type: str) -> Callable[[Tensor, TensorLike], Tensor]:  # pragma: no mutate block
@@ -49,12 +49,14 @@ class Tensor:
         type: a name in :data:`ort_gridsample.spec.TYPES`; empty if it is not known.
         name: the name of the value; empty for a constant.
         constant: the value of a constant.
+        finite: the tensor whose elements are finite where this one, a number for a condition, is 1.
     """
 
     owner: Expressions
     type: str
     name: str
     constant: Array | None = None
+    finite: Tensor | None = None
 
     __add__ = __radd__ = _operator("Add")
     __sub__ = _operator("Sub")
@@ -206,7 +208,9 @@ class Expressions:
         if is_constant and type != "bfloat16":  # NumPy itself has no bfloat16
             with np.errstate(all="ignore"):
                 return self.constant(COMPUTE[op_type](*values, **attributes), type)
-        if op_type in self.runtime.without:
+        if self.runtime.lacks(op_type):
+            if op_type not in SUBSTITUTES:
+                raise MissingOperatorError(op_type)
             return SUBSTITUTES[op_type](self, *tensors, **attributes)
         return self._write(op_type, tensors, type, **attributes)[0]
 
@@ -227,6 +231,14 @@ class Expressions:
     minimum = partialmethod(op, "Min")
     where = partialmethod(op, "Where")
     fmod = partialmethod(op, "Mod", fmod=1)
+
+    def operand_less_itself(self, x: Tensor) -> Tensor | None:
+        """Return t if ``x`` is the difference t - t, which is 0 where t is finite."""
+        for node in self._nodes.values():
+            is_source = bool(x.name) and x.name in node.output
+            if is_source and node.op_type == "Sub" and node.input[0] == node.input[1]:
+                return Tensor(self, x.type, node.input[0])
+        return None
 
     def clip(self, x: Tensor, low: TensorLike, high: TensorLike) -> Tensor:
         """Return the nearest values from ``low`` to ``high``."""

@@ -13,6 +13,7 @@ from .runtime_facts import Fact
 RuntimeName: TypeAlias = Literal[
     "coreml",
     "directml",
+    "gather-free",
     "iree",
     "litert",
     "mnn",
@@ -30,6 +31,30 @@ RuntimeName: TypeAlias = Literal[
 ]
 
 
+#: The maximum number of multiply-adds of the matrix products of a node, unless the caller sets it.
+#: One point of an encoder's attention with 8,400 queries, on 256 channels of 80 · 80 pixels, has
+#: 14 billion.
+DEFAULT_MAX_MULTIPLY_ADDS = 10**10
+#: The operators of nodes without Gather. Cast is written only for types other than float32.
+_MATRIX_OPERATORS = frozenset(
+    {
+        "Abs",
+        "Add",
+        "Cast",
+        "Concat",
+        "Floor",
+        "MatMul",
+        "Max",
+        "Min",
+        "Mul",
+        "ReduceSum",
+        "Reshape",
+        "Sub",
+        "Transpose",
+    }
+)
+
+
 @dataclass(frozen=True)
 class Runtime:
     """What a runtime runs, and the form of nodes for it.
@@ -40,6 +65,8 @@ class Runtime:
             and whose nodes the runtime is not known to refuse or to compute wrongly.
         facts: what it is known to run, to refuse and to compute wrongly.
         dialects: the names of the dialects that it reads, but for the standard.
+        only: the only operators that the nodes may have, or None for any. Without Gather, X is
+            read by matrix products.
         without: the operators that the nodes must not have.
         has_int64_indices: whether indices may be int64.
         has_allowzero: whether Reshapes may have the attribute ``allowzero``.
@@ -47,10 +74,12 @@ class Runtime:
         max_gathers: the maximum number of Gathers. The taps of outer axes are gathered one by one,
             which takes the least memory and time; those of inner axes are gathered together, which
             takes the fewest nodes.
+        max_reshape_axes: the maximum number of axes of the output of a Reshape, or None for any.
         max_split_outputs: the maximum number of outputs of a Split.
         coordinate_type: the type in which coordinates, indices and weights are computed; None: the
             type that the operator computes in.
         opset: the newest opset that the model is written in by default, or None for any.
+        max_multiply_adds: the maximum number of multiply-adds of the matrix products of a node.
         why: what the runtime does with the common form, and the cost of the runtime's form.
     """
 
@@ -58,15 +87,23 @@ class Runtime:
     targets: tuple[str, ...] = ("primitives",)
     facts: tuple[Fact, ...] = ()
     dialects: frozenset[str] = frozenset()
+    only: frozenset[str] | None = None
     without: frozenset[str] = frozenset()
     has_int64_indices: bool = True
     has_allowzero: bool = True
     computes_shapes: bool = True
     max_gathers: int = 16
+    max_reshape_axes: int | None = None
     max_split_outputs: int = 16
     coordinate_type: str | None = None
     opset: int | None = None
+    max_multiply_adds: int = DEFAULT_MAX_MULTIPLY_ADDS
     why: str = ""
+
+    def lacks(self, op_type: str) -> bool:
+        """Whether the nodes must not have an operator."""
+        is_other = self.only is not None and op_type not in self.only
+        return is_other or op_type in self.without
 
 
 #: The common form, for all other runtimes.
@@ -106,6 +143,15 @@ RUNTIMES: Mapping[str, Runtime] = {
         facts=runtime_facts.DIRECTML,
         why="The provider has kernels of opsets 16 to 19, for 4-D images.",
     ),
+    "gather-free": Runtime(
+        title="a runtime without Gather",
+        only=_MATRIX_OPERATORS,
+        has_allowzero=False,
+        computes_shapes=False,
+        why="GPUs of phones and NPUs whose compilers refuse Gather. X is multiplied by a matrix of "
+        "weights for each axis, which takes as many multiply-adds for each position as X has "
+        "values. The spatial lengths of X must be known, and all but one of those of the output.",
+    ),
     "iree": Runtime(
         title="IREE",
         facts=runtime_facts.IREE,
@@ -132,8 +178,13 @@ RUNTIMES: Mapping[str, Runtime] = {
         title="ncnn",
         targets=("ai.onnx", "primitives"),
         facts=runtime_facts.NCNN,
-        why="ncnn 20261020 runs linear, and cubic as opset 16 names it. It has no Gather, so it "
-        "refuses basic operators.",
+        only=_MATRIX_OPERATORS - {"ReduceSum"},
+        has_allowzero=False,
+        computes_shapes=False,
+        max_reshape_axes=4,
+        why="ncnn 20261020 runs linear, and cubic as opset 16 names it. It has no Gather and at "
+        "most four axes, and pnnx writes a ReduceSum of one axis without its axis. Basic operators "
+        "have the form of gather-free, with products with ones as sums.",
     ),
     "onnx2tf": _ONNX2TF,
     "onnx2torch": Runtime(

@@ -11,11 +11,14 @@ from ..errors import GridSampleError
 from ..functions import validation
 from ..graph.expressions import Expressions
 from ..graph.new_names import Names
+from ..graph.runtimes import ANY, Runtime
 from ..graph.scope import attribute_named
+from ..graph.substitutes import MissingOperatorError
 from ..reference.arrays import Array
 from ..spec import known_lengths
 from .attention_call import AttentionCall, AttentionSource, Levels
 from .attention_expansion import AttentionExpansion
+from .attention_products import AttentionProducts
 from .foreign_attention import ForeignAttention
 from .foreign_attention_facts import n_levels_of
 from .foreign_run_checks import check_for_grid_samples
@@ -46,7 +49,12 @@ def points_of(match: Match) -> list[int] | None:
 
 
 def expanded(
-    match: Match, names: Names, *, has_allowzero: bool = True, is_checked: bool = True
+    match: Match,
+    names: Names,
+    *,
+    has_allowzero: bool = True,
+    is_checked: bool = True,
+    runtime: Runtime = ANY,
 ) -> Replacement:
     """Return the nodes that a composite node is equivalent to.
 
@@ -56,18 +64,29 @@ def expanded(
         has_allowzero: whether Reshapes may have the attribute ``allowzero``. Without it, lengths
             that are not known before a run must not be 0.
         is_checked: whether a node of this package checks its inputs in a run.
+        runtime: the runtime that the nodes are for.
 
     Raises:
-        GridSampleError: the number of levels, or of the points on each, is not known.
+        GridSampleError: the number of levels, or of the points on each, is not known; or the
+            runtime lacks an operator.
     """
     if match.record.dialect.has_planar_grids:
-        return expanded_sampler(match, names)
+        return expanded_sampler(match, names, runtime)
     source: AttentionSource
+    is_checked = is_checked and not runtime.lacks("Gather")
     if match.is_foreign_attention:
         n_levels_of(match)  # it must be known
-        source = ForeignAttention(match, names, check_for_grid_samples)
+        check = None if runtime.lacks("Gather") else check_for_grid_samples
+        source = ForeignAttention(match, names, check, runtime)
     else:
-        source = _PackageAttention(match, names, is_checked=is_checked)
+        source = _PackageAttention(match, names, runtime, is_checked=is_checked)
+    if runtime.lacks("Gather"):
+        try:
+            return AttentionProducts(match, source).replacement()
+        except MissingOperatorError as error:
+            found = f"a runtime without {error}, with which the operands of this node are computed"
+            expected = "another runtime, or a node that has locations and weights as inputs"
+            raise GridSampleError(match.record.where, "for_runtime", found, expected) from None
     return AttentionExpansion(match, source, has_allowzero=has_allowzero).replacement()
 
 
@@ -79,20 +98,21 @@ class _PackageAttention(AttentionSource):
     Args:
         match: the node.
         names: returns names of new values and nodes.
+        runtime: the runtime that the nodes are for.
         is_checked: whether the inputs are checked in a run.
 
     Raises:
         GridSampleError: the number of points on each level is not known.
     """
 
-    def __init__(self, match: Match, names: Names, *, is_checked: bool) -> None:
+    def __init__(self, match: Match, names: Names, runtime: Runtime, *, is_checked: bool) -> None:
         self._match = match
         self._is_checked = is_checked
         points = points_of(match)
         if points is None:
             raise _unknown_points(match)
         self._points = points
-        self.e = Expressions(match.record.output, match.opset, names=names)
+        self.e = Expressions(match.record.output, match.opset, runtime, names)
 
     def call(self) -> AttentionCall:
         match = self._match

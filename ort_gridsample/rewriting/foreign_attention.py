@@ -13,6 +13,7 @@ from ..detection.match import Match
 from ..errors import GridSampleError
 from ..graph.expressions import DimLike, Expressions, Tensor
 from ..graph.new_names import Names
+from ..graph.runtimes import ANY, Runtime
 from ..reference.arrays import Array
 from ..spec import Shape, known_lengths
 from .attention_call import AttentionCall, AttentionSource, Levels
@@ -27,6 +28,7 @@ class ForeignAttention(AttentionSource):
         match: the attention node.
         names: returns names of new values and nodes.
         check: writes the checks of the inputs that the reader of the operands needs.
+        runtime: the runtime that the nodes are for.
 
     Attributes:
         match: the attention node.
@@ -39,12 +41,13 @@ class ForeignAttention(AttentionSource):
         match: Match,
         names: Names,
         check: Callable[[ForeignAttention], None] | None = None,
+        runtime: Runtime = ANY,
     ) -> None:
         assert match.foreign_signature is not None
         self.match = match
         self.signature = match.foreign_signature
         self.is_by_head = self.signature.is_by_head
-        self.e = Expressions(match.record.output, match.opset, names=names)
+        self.e = Expressions(match.record.output, match.opset, runtime, names)
         self.values = {
             argument: input_of(match, self.e, argument) for argument in self.signature.inputs
         }

@@ -122,7 +122,7 @@ class Patch:
             options=SearchOptions(
                 decomposed=self.target.replaces_decomposed,
                 fused_grids=self.target.fuses or callable(self.selection),
-                attention=self.target.fuses,
+                attention=self.target.fuses or self.target.replaces_attention,
             ),
             names_to_confirm=names_with_declared_shapes(self.all_scopes),
         )
@@ -197,7 +197,13 @@ def _expand_composites(patch: Patch, plan: PatchPlan) -> bool:
     if patch.opset is not None and patch.opset < FIRST_OPSET_WITH_ALLOWZERO:
         has_allowzero = False  # the model is converted to this opset afterwards
     replacements = {
-        match: expanded(match, names, has_allowzero=has_allowzero, is_checked=patch.has_run_checks)
+        match: expanded(
+            match,
+            names,
+            has_allowzero=has_allowzero,
+            is_checked=patch.has_run_checks,
+            runtime=patch.target.runtime,
+        )
         for match in plan.composites
     }
     insert_replacements(patch.all_scopes, replacements)

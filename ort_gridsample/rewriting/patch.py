@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import onnx
@@ -70,6 +71,7 @@ def patch_to(
     probe: Probe,
     opset: int | None,
     for_runtime: str | None,
+    max_multiply_adds: int | None = None,
     has_run_checks: bool = True,
 ) -> PatchReport:
     """Patch ``model`` in place; the arguments are those of :func:`ort_gridsample.patch_model`.
@@ -79,6 +81,9 @@ def patch_to(
     """
     _check_arguments(nodes, target, opset, for_runtime)
     runtime = RUNTIMES[for_runtime] if for_runtime else ANY
+    if max_multiply_adds is not None:
+        _check_max_multiply_adds(max_multiply_adds, runtime)
+        runtime = replace(runtime, max_multiply_adds=max_multiply_adds)
     names = targets_of(target, for_runtime)
     opset = _opset_to_write(model, names, opset, runtime)
     report = PatchReport([], [], [])
@@ -206,6 +211,21 @@ def _check_arguments(
         found = f"{target!r} with for_runtime"
         choices = validation.format_choices(RUNTIMES[for_runtime].targets)
         raise GridSampleError("patch_model", "target", found, choices)
+
+
+def _check_max_multiply_adds(number: object, runtime: Runtime) -> None:
+    """Check the argument ``max_multiply_adds`` of :func:`patch_to`.
+
+    Raises:
+        GridSampleError: the argument is wrong.
+    """
+    if not runtime.lacks("Gather"):
+        names = [name for name, row in RUNTIMES.items() if row.lacks("Gather")]
+        expected = f"None, unless for_runtime is {validation.format_choices(names)}"
+        raise GridSampleError("patch_model", "max_multiply_adds", repr(number), expected)
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        expected = "a whole number, at least 1, or None"
+        raise GridSampleError("patch_model", "max_multiply_adds", repr(number), expected)
 
 
 def _is_opset(opset: object, newest: int) -> bool:

@@ -7,6 +7,7 @@ from ..dialects.table import standard
 from ..graph.expressions import Expressions
 from ..graph.first_opsets import FIRST_OPSET_WITH_GRID_SAMPLE
 from ..graph.new_names import Names
+from ..graph.runtimes import ANY, Runtime
 from .match_facts import known_type
 from .targets import Replacement, with_operator
 
@@ -14,13 +15,13 @@ from .targets import Replacement, with_operator
 BEFORE_GRID_SAMPLE = "com.microsoft"
 
 
-def expanded_sampler(match: Match, names: Names) -> Replacement:
+def expanded_sampler(match: Match, names: Names, runtime: Runtime = ANY) -> Replacement:
     """Return a GridSample for a sampler of planar grids."""
     record = match.record
     X, grid_name = record.values.values()
     (r,) = record.dialect.axes or (2,)
     type_name = known_type(match, "grid")
-    e = Expressions(record.output, match.opset, names=names)
+    e = Expressions(record.output, match.opset, runtime, names)
     grid = e.input(grid_name, type_name)
     if type_name not in ("float32", "float64"):
         grid = grid.astype("float32")  # a quotient in half precision would move the coordinates

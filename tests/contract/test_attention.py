@@ -184,6 +184,14 @@ MATRIX = Matrix(
 CELLS = MATRIX.cells(EXPORTED_FORMS | VARIANTS)
 # The other ways run nodes of other packages.
 CELLS += MATRIX.cells(NODES, ["declined"])
+CELLS += MATRIX.sample_cells(
+    "matrix products",
+    [
+        name
+        for name in FORMS
+        if name in EXPORTED_FORMS or re.match(r"aligned|slices|\S*(TRT|MMCV).*, static", name)
+    ],
+)
 
 
 #: Forms of which the execution provider fuses as many attentions as a session. Of others, it may

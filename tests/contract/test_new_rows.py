@@ -11,7 +11,7 @@ from onnx import helper
 import ort_gridsample as ogs
 from support.cases import EXTENDED_ATTRIBUTES, RANKS, USUAL, Attributes, matrix
 from support.compare import about, assert_matches, refusal
-from support.extension_ways import WAYS, recognized_attributes
+from support.extension_ways import FLOAT_WAYS, WAYS, recognized_attributes
 from support.models import grid_sample_model, node_attributes
 from support.parameters import with_slow
 from support.paths import INSTALLED_CORES, PATHS, core_set_to, needs_provider, open_provider
@@ -25,8 +25,9 @@ def test_added_rows_are_computed_as_their_formulas_in_every_way(tmp_path):
     """Modes, one of an odd number of taps, and a padding that are in no table of the package."""
     lines = run_program("new_rows.py", env={"NUMBA_CACHE_DIR": str(tmp_path)}, timeout=280)
     results = [json.loads(line) for line in lines]
-    assert {way for way, *_ in results} == {*WAYS, "tables", "recognition"}
-    assert len(results) == 8 * (len(WAYS) + 2)
+    ways = {*WAYS, *FLOAT_WAYS, "tables", "recognition"}
+    assert {way for way, *_ in results} == ways
+    assert len(results) == 8 * len(ways)
     assert [result for result in results if result[-1] > 1e-5] == []
 
 

@@ -157,7 +157,7 @@ def main():
     add_rows()
     from ort_gridsample.kernels import compilation
     from support.cases import Attributes
-    from support.extension_ways import WAYS, recognized_attributes
+    from support.extension_ways import FLOAT_WAYS, WAYS, recognized_attributes
 
     compilation.available_cpus = lambda: 1  # other processes do not have the rows
     rng = np.random.default_rng(0)
@@ -168,7 +168,7 @@ def main():
         if mode not in (MODE, ODD_MODE) and padding != PADDING:
             continue
         expected = formula(X, grid, mode, padding)
-        for way, sample in WAYS.items():
+        for way, sample in {**WAYS, **FLOAT_WAYS}.items():
             difference = float(np.abs(sample(X, grid, mode, padding) - expected).max())
             print(json.dumps([way, mode, padding, difference]), flush=True)
         is_equal = difference_of_cores(mode, padding) <= 1

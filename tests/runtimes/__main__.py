@@ -9,11 +9,13 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import numpy
 import onnx
 
 import ort_gridsample as ogs
+from ort_gridsample.graph.runtimes import RuntimeName
 from ort_gridsample.progress import progress_bar
 
 from . import report
@@ -25,8 +27,17 @@ from .verdicts import Verdict, judge
 from .workers import Worker
 
 
-def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) -> Result:
-    """Run the chosen trials in a runtime, each for at most so many ``seconds``."""
+def run(
+    runtime: Runtime,
+    chosen: Sequence[Trial],
+    cache: Path,
+    seconds: float,
+    form: RuntimeName | None = None,
+) -> Result:
+    """Run the chosen trials in a runtime, each for at most so many ``seconds``.
+
+    Lowered models have the form for this runtime, or ``form``.
+    """
     try:
         command, versions = environment(runtime, cache)
     except NotInstalledError as error:
@@ -36,7 +47,7 @@ def run(runtime: Runtime, chosen: Sequence[Trial], cache: Path, seconds: float) 
         for trial in chosen:
             begin(trial.name)
             try:
-                task = trial.task(2 if runtime.batches else 1, runtime.form)
+                task = trial.task(2 if runtime.batches else 1, form or runtime.form)
                 cells[trial] = judge(task, worker.ask(task), runtime.tolerance)
             except ogs.GridSampleError as error:
                 cells[trial] = Verdict("refused", message=f"patch_model: {error}")
@@ -60,6 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--form", choices=FORMS, help="only the standard operators, or what a target makes of them"
     )
     parser.add_argument(
+        "--for",
+        dest="lowered_form",
+        choices=get_args(RuntimeName),
+        help="the runtime that lowered models are for (default: the one that runs them)",
+    )
+    parser.add_argument(
         "--cache", type=Path, default=CACHE, metavar="DIR", help="keeps the environments"
     )
     parser.add_argument(
@@ -81,7 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for trial in trials()
         if re.search(options.only, trial.name) and options.form in (None, trial.form)
     ]
-    results = [run(row, chosen, options.cache.resolve(), options.seconds) for row in rows]
+    cache = options.cache.resolve()
+    results = [run(row, chosen, cache, options.seconds, options.lowered_form) for row in rows]
     versions = (
         f"ort-gridsample {ogs.__version__}, onnx {onnx.__version__}, numpy {numpy.__version__}"
     )

@@ -94,6 +94,7 @@ RUNTIMES = {
             ("ncnn==1.0.20261020", "numpy"),
             alone=("pnnx==20261020",),
             batches=False,
+            form="ncnn",
             note="has no batches: N is 1",
         ),
         Runtime(

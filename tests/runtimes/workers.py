@@ -29,11 +29,14 @@ class Answer:
         outputs: those for each feed, or none if there is an error.
         error: the error.
         remark: a remark of the adapter.
+        milliseconds: of a processor, for the first feed: the median of several runs, if it was
+            asked for.
     """
 
     outputs: tuple[Arrays, ...] = ()
     error: str = ""
     remark: str = ""
+    milliseconds: float = 0.0
 
 
 class Worker:
@@ -66,8 +69,13 @@ class Worker:
         self.printed.close()
         self.folder.cleanup()
 
-    def ask(self, task: Task) -> Answer:
-        """Return the runtime's answer. A crash, a hang and a malformed answer are errors."""
+    def ask(self, task: Task, timed_runs: int = 0) -> Answer:
+        """Return the runtime's answer. A crash, a hang and a malformed answer are errors.
+
+        Args:
+            task: the task.
+            timed_runs: how often the first feed is run again, to time it.
+        """
         if error := self.start():
             return Answer(error=error)
         with tempfile.TemporaryDirectory(dir=self.folder.name) as folder:
@@ -76,9 +84,8 @@ class Worker:
             names = [output.name for output in task.model.graph.output]
             feeds = [{name: _encoded(value) for name, value in feed.items()} for feed in task.feeds]
             before = self.printed.seek(0, os.SEEK_END)
-            answer = self.exchange(
-                json.dumps({"model": str(path), "feeds": feeds, "outputs": names})
-            )
+            job = {"model": str(path), "feeds": feeds, "outputs": names, "timed_runs": timed_runs}
+            answer = self.exchange(json.dumps(job))
         if isinstance(answer, str):
             return Answer(error=answer)
         if "error" in answer:
@@ -86,7 +93,8 @@ class Worker:
         outputs = tuple(
             dict(zip(names, map(_decoded, values), strict=False)) for values in answer["outputs"]
         )
-        return Answer(outputs, remark=str(answer.get("remark", "")))
+        remark = str(answer.get("remark", ""))
+        return Answer(outputs, remark=remark, milliseconds=answer.get("milliseconds", 0.0))
 
     def start(self) -> str:
         """Start the process if there is none. Return an error, or ""."""

@@ -39,6 +39,18 @@ def _lowered(X: np.ndarray, grid: np.ndarray, *attributes: str | bool) -> np.nda
     return paths.run(paths.open_native(patched), X.dtype, X, grid)[0]
 
 
+def _without_gather(X: np.ndarray, grid: np.ndarray, *attributes: str | bool) -> np.ndarray:
+    """Run matrix products in onnxruntime, for which the shapes must be known."""
+    rank = X.ndim - 2
+    model = grid_sample_model(X.dtype.name, grid.dtype.name, rank, [Attributes(*attributes)])
+    for value, array in zip(model.graph.input, (X, grid), strict=True):
+        del value.type.tensor_type.shape.dim[:]
+        for length in array.shape:
+            value.type.tensor_type.shape.dim.add().dim_value = length
+    patched = ogs.patch_model(model, target="primitives", for_runtime="gather-free")
+    return paths.run(paths.open_native(patched), X.dtype, X, grid)[0]
+
+
 def recognized_attributes(attributes: Attributes, rank: int) -> Attributes | None:
     """Return the attributes that trial runs find for basic operators; None if they find none."""
     model = grid_sample_model("float32", "float32", rank, [attributes])
@@ -50,6 +62,8 @@ def recognized_attributes(attributes: Attributes, rank: int) -> Attributes | Non
     return Attributes(str(record.mode), str(record.padding_mode), bool(record.align_corners))
 
 
+#: The ways that take X of floats and finite coordinates only.
+FLOAT_WAYS: Mapping[str, Way] = {"matrix products": _without_gather}
 WAYS: Mapping[str, Way] = {
     **{f"function, {core}": _function(core) for core in paths.INSTALLED_CORES},
     "basic operators": _lowered,

@@ -125,6 +125,11 @@ WAYS: dict[str, Open] = {
     "tensorrt-plugins": open_plugin,
     "evaluator": open_evaluator,
 }
+#: The same for ways that run a sample of forms only: those of known spatial lengths and finite
+#: coordinates.
+SAMPLED_WAYS: dict[str, Open] = {
+    "matrix products": partial(open_lowered, target="primitives", for_runtime="gather-free"),
+}
 _needs_ops = [
     pytest.mark.skipif(
         not (HAS_PYTHON_OPS or HAS_COMPILED_OPS), reason="no ops of this package are installed"
@@ -211,6 +216,13 @@ class Matrix(NamedTuple):
             cells.append(way_param(name, way=way, marks=marks))
         return cells
 
+    def sample_cells(self, way: str, names: Iterable[str]) -> list[Any]:
+        """Return a parameter for each of these forms, in one of :data:`SAMPLED_WAYS`."""
+        return [
+            way_param(name, way=way, marks=[] if self.sample(name) else [pytest.mark.slow])
+            for name in names
+        ]
+
     def run(self, name: str, way: str) -> tuple[Runner, list[np.ndarray]] | None:
         """Compare a form with the oracle in a way; return the session and its outputs.
 
@@ -222,7 +234,7 @@ class Matrix(NamedTuple):
             with pytest.raises(Exception, match=limit.error):
                 WAYS[way](form.model).run(None, form.feeds)
             return None
-        session = WAYS[way](form.model)
+        session = {**WAYS, **SAMPLED_WAYS}[way](form.model)
         outputs = session.run(None, form.feeds)
         form.assert_outputs(outputs)
         return session, outputs

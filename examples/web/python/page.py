@@ -50,6 +50,8 @@ CHOICES: dict[str, tuple[str, str | None]] = {
     "OpenVINO": ("ai.onnx-2d", "openvino"),
     "OpenCV, tract, tinygrad": ("primitives", None),
     "ncnn": ("ai.onnx", "ncnn"),
+    "ncnn, without its GridSample": ("primitives", "ncnn"),
+    "GPUs and NPUs without Gather": ("primitives", "gather-free"),
     "MNN": ("primitives", "mnn"),
     "RKNN": ("primitives", "rknn"),
     "TVM": ("primitives", "tvm"),

@@ -16,6 +16,7 @@ import onnx
 from ...detection.helper_nodes import helper_cast
 from ...detection.match import Match
 from ...graph.new_names import Names
+from ...graph.runtimes import ANY
 
 #: The domain of the functions that lowered nodes share.
 FUNCTIONS_DOMAIN = "ort_gridsample.primitives"
@@ -60,13 +61,17 @@ class TargetSelector(ABC):
         name: the name of the dialect that composite nodes are written in, or "".
         replaces_decomposed: whether decomposed operators are replaced.
         fuses: whether a patch searches for fused grids and for attentions.
+        replaces_attention: whether a patch searches for attentions.
         has_allowzero: whether Reshapes of expanded nodes may have the attribute ``allowzero``.
+        runtime: the runtime that expanded nodes are for.
     """
 
     name = ""
     replaces_decomposed = True
     fuses = False
+    replaces_attention = False
     has_allowzero = True
+    runtime = ANY
 
     @abstractmethod
     def targets_of(self, matches: Sequence[Match]) -> dict[Match, Target]:

@@ -13,6 +13,7 @@ from ...detection.attention.layouts import Attention, Level
 from ...detection.match import Match
 from ...graph.expressions import DimLike, Expressions, Tensor
 from ...graph.new_names import Names
+from ...graph.runtimes import ANY, Runtime
 from ..attention_call import AttentionCall, AttentionSource, Levels
 
 
@@ -26,12 +27,19 @@ class DetectedAttention(AttentionSource):
     Args:
         match: the match of the deformable attention.
         attention: the deformable attention.
-        names: returns names of new values and nodes.
+        names: returns names of new values and nodes. None if the nodes are not used.
+        runtime: the runtime that the nodes are for.
     """
 
-    def __init__(self, match: Match, attention: Attention, names: Names) -> None:
+    def __init__(
+        self,
+        match: Match,
+        attention: Attention,
+        names: Names | None,
+        runtime: Runtime = ANY,
+    ) -> None:
         self.attention = attention
-        self.e = Expressions(match.record.output, match.opset, names=names)
+        self.e = Expressions(match.record.output, match.opset, runtime, names)
         self._record = match.record
 
     @property

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from itertools import count
 
 import onnx
 from onnx import helper, numpy_helper
 
+from ...detection.attention.layouts import Attention
 from ...detection.lowered_names import lowered_name
 from ...detection.match import Match
 from ...dialects.table import AI_ONNX
@@ -16,9 +18,10 @@ from ...errors import GridSampleError
 from ...graph.expressions import Expressions
 from ...graph.new_names import Names
 from ...graph.runtimes import ANY, Runtime
+from ...graph.substitutes import MissingOperatorError
 from ...reference.arrays import Array
 from ...spec import Shape
-from . import FUNCTIONS_DOMAIN, Replacement, Target, primitives, two_axes
+from . import FUNCTIONS_DOMAIN, Replacement, Target, matrix_products, primitives, two_axes
 from .lowered_arguments import Argument
 
 
@@ -42,15 +45,46 @@ class PrimitivesTarget(Target):
         runtime: Runtime = ANY,
     ) -> None:
         self._functions = functions
-        self._runtime = runtime
+        self.runtime = runtime
         self.has_allowzero = runtime.has_allowzero
+        # Without Gather, an attention is cheaper as a whole than its GridSamples.
+        self.replaces_attention = runtime.lacks("Gather")
+        # The id of a scope and the output of an attention -> whether it becomes matrix products.
+        self._has_products: dict[tuple[int, str], bool] = {}
         shared = [function for function in existing if function.domain == FUNCTIONS_DOMAIN]
         self._shared = {_bytes_without_name(function): function for function in shared}
         # The id of a scope and the name of an AffineGrid's output -> the grid, if it is constant.
         self._grids: dict[tuple[int, str], Array] = {}
 
     def replaces(self, match: Match) -> bool:
+        if match.detected_attention is not None:
+            return self._becomes_products(match)
         return not match.record.decomposed
+
+    def _becomes_products(self, match: Match | None) -> bool:
+        """Whether a match is an attention around GridSamples that becomes matrix products.
+
+        It does unless a length that must be known is not, or an operand needs other operators.
+        """
+        if match is None or match.detected_attention is None:
+            return False
+        key = id(match.scope), match.record.output
+        if key not in self._has_products:
+            try:
+                self._products(match, match.detected_attention, None)
+                self._has_products[key] = True
+            except (GridSampleError, MissingOperatorError):
+                self._has_products[key] = False
+        return self._has_products[key]
+
+    def _products(self, match: Match, attention: Attention, names: Names | None) -> Replacement:
+        """Return the matrix products of an attention around GridSamples."""
+        from ..attention_products import AttentionProducts
+        from .detected_attention import DetectedAttention
+
+        source = DetectedAttention(match, attention, names, self.runtime)
+        products = AttentionProducts(match, source).replacement()
+        return replace(products, superseded=())
 
     def needs_inlining(self, match: Match) -> bool:
         """Whether the node's function must be inlined.
@@ -59,7 +93,8 @@ class PrimitivesTarget(Target):
         always is, because many runtimes have no functions.
         """
         record = match.record
-        if not self._functions or record.has_attribute_references:
+        is_attention = match.detected_attention is not None
+        if not self._functions or is_attention or record.has_attribute_references:
             return True
         return any(
             record.varies_in_type(argument) or record.varies_in_rank(argument)
@@ -70,6 +105,10 @@ class PrimitivesTarget(Target):
         return self._first_opset
 
     def replacement_for(self, match: Match, names: Names) -> Replacement:
+        if match.detected_attention is not None:
+            return self._products(match, match.detected_attention, names)
+        if self._becomes_products(match.enclosing_match):
+            return Replacement([])  # the attention replaces this GridSample
         if self._functions:
             return self._call(match)
         output = match.record.output
@@ -136,15 +175,20 @@ class PrimitivesTarget(Target):
         record = match.record
         first, second = (self._value(match, argument, parameter_of) for argument in record.values)
         origin = record.operator if self._functions else record.where
-        e = Expressions(name, match.opset, self._runtime, origin=origin)
+        e = Expressions(name, match.opset, self.runtime, origin=origin)
         align_corners = bool(record.align_corners)
-        lower_grid_operator = primitives.GRID_LOWERINGS.get(record.operator)
+        grid_lowerings = primitives.GRID_LOWERINGS
+        lower_grid_sample = self._lower_grid_sample
+        if self.runtime.lacks("Gather"):
+            grid_lowerings = matrix_products.GRID_LOWERINGS
+            lower_grid_sample = matrix_products.lower_grid_sample
+        lower_grid_operator = grid_lowerings.get(record.operator)
         if lower_grid_operator is not None:
             coordinates = first
             nodes = lower_grid_operator(e, first, second, output, align_corners=align_corners)
         else:
             coordinates = second
-            nodes = self._lower_grid_sample(
+            nodes = lower_grid_sample(
                 e,
                 first,
                 second,

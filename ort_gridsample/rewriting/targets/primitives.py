@@ -376,7 +376,7 @@ def lower_affine_grid(
     check_opset(e, FIRST_OPSET)
     check_type(e.origin, "theta", theta, spec.FLOATS)
     check_type(e.origin, "size", size, ("int64",))
-    r = _affine_axes(e, theta, size)
+    r = affine_axes(e, theta, size)
     n_coordinates = 0
     if size.constant is not None:
         n_coordinates = r * prod(np.delete(size.constant, 1).tolist())  # without the channels
@@ -406,7 +406,7 @@ def lower_affine_grid(
     return e.finish(e.transpose(total.astype(theta.type), channels_last), grid)
 
 
-def _affine_axes(e: Expressions, theta: Argument, size: Argument) -> int:
+def affine_axes(e: Expressions, theta: Argument, size: Argument) -> int:
     """Return the number of spatial axes of an AffineGrid.
 
     Raises:

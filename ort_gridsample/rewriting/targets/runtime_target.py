@@ -27,7 +27,7 @@ class RuntimeTarget(TargetSelector):
     def __init__(
         self, runtime: Runtime, writers: Mapping[str, Target], *, composites: str = ""
     ) -> None:
-        self._runtime = runtime
+        self.runtime = runtime
         self._writers = writers
         self.name = composites
         self.has_allowzero = runtime.has_allowzero
@@ -53,7 +53,7 @@ class RuntimeTarget(TargetSelector):
             if not _can_be_planar(form):
                 return False
             form = _planar(form)
-        return not is_refused(self._runtime, form)
+        return not is_refused(self.runtime, form)
 
 
 def _can_be_planar(form: NodeForm) -> bool:

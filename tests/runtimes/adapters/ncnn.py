@@ -17,6 +17,13 @@ def shapes(feed):
     )
 
 
+def ranks(path):
+    """Return the numbers of axes of the outputs, which pnnx states."""
+    with open(path) as file:
+        values = [line.rsplit("=", 1)[1] for line in file if line.startswith("pnnx.Output")]
+    return [value.partition(")")[0].count(",") + 1 for value in values]
+
+
 def load(path, inputs, outputs):
     command = [PNNX, path, f"inputshape={shapes(inputs)}", "fp16=0"]
     done = subprocess.run(command, cwd=os.path.dirname(path), capture_output=True, text=True)
@@ -29,9 +36,11 @@ def load(path, inputs, outputs):
     ignored = ", ".join(
         sorted({words[1] for words in said if len(words) > 1 and words[0] == "ignore"})
     )
+    n_axes = ranks(f"{base}.pnnx.param")
     net = ncnn.Net()
     net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = False
     net.opt.use_bf16_storage = False
+    net.opt.num_threads = int(os.environ.get("OMP_NUM_THREADS", net.opt.num_threads))
     if net.load_param(f"{base}.ncnn.param") or net.load_model(f"{base}.ncnn.bin"):
         raise RuntimeError(f"ncnn has no {ignored}")
 
@@ -44,7 +53,9 @@ def load(path, inputs, outputs):
                 status, answer = extractor.extract(f"out{i}")
                 if status:
                     raise RuntimeError(f"ncnn: status {status} at out{i}; it has no {ignored}")
-                answers.append(np.array(answer)[None])
+                answer = np.array(answer)
+                # Some values keep an axis for the batch, which has the length 1.
+                answers.append(answer if answer.ndim == n_axes[i] else answer[None])
         return answers
 
     return run

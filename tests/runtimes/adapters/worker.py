@@ -10,6 +10,7 @@ import json
 import os
 import runpy
 import sys
+import time
 
 import numpy as np
 
@@ -29,6 +30,16 @@ def encode(value):
     }
 
 
+def median_time(run, feed, n_runs):
+    """Return the median time of several runs, in milliseconds of a processor."""
+    times = []
+    for _ in range(n_runs):
+        start = time.process_time()
+        run(feed)
+        times.append(time.process_time() - start)
+    return 1000 * float(np.median(times))
+
+
 def main():
     # What the runtime, and programs that it calls, read and print has no part in this.
     jobs = os.fdopen(os.dup(0))
@@ -46,6 +57,8 @@ def main():
             run = load(job["model"], feeds[0], job["outputs"])
             answer = {"outputs": [[encode(value) for value in run(feed)] for feed in feeds]}
             answer["remark"] = run.remark() if hasattr(run, "remark") else ""
+            if job.get("timed_runs"):
+                answer["milliseconds"] = median_time(run, feeds[0], job["timed_runs"])
         except BaseException as error:  # runtimes raise what they like, SystemExit among it
             answer = {"error": f"{type(error).__name__}: {error}"[:20000]}
         print(json.dumps(answer), file=answers, flush=True)
