@@ -89,7 +89,7 @@ def patch_to(
     report = PatchReport([], [], [])
     with translate_errors(model):
         for patch in _patches(names, functions, model, opset, runtime):
-            plan = _rewrite_nodes(
+            plan = rewrite_matches(
                 model, patch.selector, nodes, probe, patch.opset, has_run_checks=has_run_checks
             )
             report.replaced.extend(match.record for match in plan.targets)
@@ -333,30 +333,6 @@ def rewrite_matches(
             target needs.
         all_scopes: the scopes of ``model`` if they are known; updated in place.
         has_run_checks: as in :class:`.Patch`.
-
-    Raises:
-        GridSampleError: a node is wrong or cannot be written.
-    """
-    plan = _rewrite_nodes(
-        model, target, nodes, probe, opset, all_scopes, has_run_checks=has_run_checks
-    )
-    return PatchedRecords(
-        replaced=[match.record for match in plan.targets],
-        kept=[match.record for match in plan.kept],
-    )
-
-
-def _rewrite_nodes(
-    model: onnx.ModelProto,
-    target: TargetSelector,
-    nodes: Selection,
-    probe: Probe | None,
-    opset: int | None,
-    all_scopes: list[Scope] | None = None,
-    *,
-    has_run_checks: bool = True,
-) -> PatchPlan:
-    """Do what :func:`rewrite_selected_nodes` does; return what was done with each node.
 
     Raises:
         GridSampleError: a node is wrong or cannot be written.

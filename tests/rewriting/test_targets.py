@@ -328,9 +328,9 @@ def test_patch_for_an_unknown_runtime_is_refused() -> None:
     assert error.where == "patch_model"
     assert (error.argument, error.found) == ("for_runtime", "'toaster'")
     assert error.expected == (
-        "'coreml', 'directml', 'iree', 'litert', 'mnn', 'ncnn', 'onnx2tf', 'onnx2torch', "
-        "'onnxconverter-common', 'onnxruntime-webgpu', 'openvino', 'qnn', 'rknn', 'tensorrt', "
-        "'tvm' or 'webgpu'; others run the primitives as they are"
+        "'coreml', 'directml', 'gather-free', 'iree', 'litert', 'mnn', 'ncnn', 'onnx2tf', "
+        "'onnx2torch', 'onnxconverter-common', 'onnxruntime-webgpu', 'openvino', 'qnn', 'rknn', "
+        "'tensorrt', 'tvm' or 'webgpu'; others run the primitives as they are"
     )
 
 

@@ -1,4 +1,4 @@
-"""The runtimes for which lowered nodes have another form, one for each form."""
+"""The runtimes with Gather for which lowered nodes have another form, one for each form."""
 
 from dataclasses import replace
 
@@ -16,5 +16,6 @@ RUNTIME_FORMS = [
     name
     for index, (name, runtime) in enumerate(RUNTIMES.items())
     if _form(runtime) != ANY
+    and not runtime.lacks("Gather")
     and _form(runtime) not in [_form(other) for other in [*RUNTIMES.values()][:index]]
 ]

@@ -11,6 +11,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...detection.attention.layouts import Attention
+from ...detection.hosts import choose_hosts
 from ...detection.lowered_names import lowered_name
 from ...detection.match import Match
 from ...dialects.table import AI_ONNX
@@ -21,7 +22,15 @@ from ...graph.runtimes import ANY, Runtime
 from ...graph.substitutes import MissingOperatorError
 from ...reference.arrays import Array
 from ...spec import Shape
-from . import FUNCTIONS_DOMAIN, Replacement, Target, matrix_products, primitives, two_axes
+from . import (
+    ABSORBED,
+    FUNCTIONS_DOMAIN,
+    Replacement,
+    Target,
+    matrix_products,
+    primitives,
+    two_axes,
+)
 from .lowered_arguments import Argument
 
 
@@ -56,17 +65,23 @@ class PrimitivesTarget(Target):
         # The id of a scope and the name of an AffineGrid's output -> the grid, if it is constant.
         self._grids: dict[tuple[int, str], Array] = {}
 
+    def targets_of(self, matches: Sequence[Match]) -> dict[Match, Target]:
+        targets = super().targets_of(matches)
+        for host in choose_hosts(matches, self._becomes_products):
+            targets.update(dict.fromkeys(host.absorbed, ABSORBED))
+        return targets
+
     def replaces(self, match: Match) -> bool:
         if match.detected_attention is not None:
             return self._becomes_products(match)
         return not match.record.decomposed
 
-    def _becomes_products(self, match: Match | None) -> bool:
-        """Whether a match is an attention around GridSamples that becomes matrix products.
+    def _becomes_products(self, match: Match) -> bool:
+        """Whether an attention around GridSamples becomes matrix products.
 
         It does unless a length that must be known is not, or an operand needs other operators.
         """
-        if match is None or match.detected_attention is None:
+        if match.detected_attention is None:
             return False
         key = id(match.scope), match.record.output
         if key not in self._has_products:
@@ -107,8 +122,6 @@ class PrimitivesTarget(Target):
     def replacement_for(self, match: Match, names: Names) -> Replacement:
         if match.detected_attention is not None:
             return self._products(match, match.detected_attention, names)
-        if self._becomes_products(match.enclosing_match):
-            return Replacement([])  # the attention replaces this GridSample
         if self._functions:
             return self._call(match)
         output = match.record.output
