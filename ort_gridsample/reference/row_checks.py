@@ -271,7 +271,9 @@ def _check_padding_on(padding: Padding, axis: Axis) -> None:
             "a padding without a period must clip coordinates",
         )
     if padding.pad_handles_infinity:
-        _require(np.isfinite(infinities).all(), "pad_handles_infinity, but infinity is not padded")
+        _require(
+            bool(np.isfinite(infinities).all()), "pad_handles_infinity, but infinity is not padded"
+        )
     _check_taps(padding, axis, x, padded)
     is_inside = (x >= 0) & (x <= axis.last)
     _require(
@@ -359,13 +361,14 @@ def _check_base(mode: Mode) -> Array:
 
 def _check_weights(mode: Mode, distances: Array) -> None:
     """Check the weights of a mode for ``distances`` from the base, as float64."""
-    assert mode.weights is not None
+    weights_of = mode.weights
+    assert weights_of is not None
     with _programs(), np.errstate(all="ignore"):
-        mode.weights(CHECKED, CheckedValues(distances.astype(TYPE)[None]))
+        weights_of(CHECKED, CheckedValues(distances.astype(TYPE)[None]))
     by_type = {}
     for dtype in (np.float64, np.float32):
         t = distances.astype(dtype)[None]
-        function = _unchanged(lambda t: mode.weights(np, t), "weights")
+        function = _unchanged(lambda t: weights_of(np, t), "weights")
         with np.errstate(all="ignore"):
             weights = function(t)
         shape = (mode.taps, len(distances))
@@ -379,7 +382,7 @@ def _check_weights(mode: Mode, distances: Array) -> None:
             "the weights of a mode must add up to 1",
         )
     rounded = distances.astype(np.float32).astype(np.float64)[None]
-    exact = mode.weights(np, rounded)
+    exact = weights_of(np, rounded)
     errors = abs(by_type[np.float32] - exact).max() / np.finfo(np.float32).eps
     _require(
         bool(errors <= MAX_ROUNDINGS * mode.largest_term),

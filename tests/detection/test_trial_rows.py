@@ -1,6 +1,6 @@
 """Rows that a program adds are recognized, and do not prevent that others are."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -17,7 +17,7 @@ AddRow = Callable[[str, Padding | Mode], None]
 
 
 @pytest.fixture
-def add_row(monkeypatch: pytest.MonkeyPatch) -> Iterator[AddRow]:
+def add_row(monkeypatch: pytest.MonkeyPatch) -> AddRow:
     """Add a row to its table, for one test."""
     monkeypatch.setattr(decomposed, "_trial_results", {})
 
@@ -25,7 +25,7 @@ def add_row(monkeypatch: pytest.MonkeyPatch) -> Iterator[AddRow]:
         table = PADDING_RULES if isinstance(row, Padding) else MODE_RULES
         monkeypatch.setitem(table, name, row)  # type: ignore[arg-type]
 
-    yield add
+    return add
 
 
 def mirror_once(xp: Any, x: Any, axis: Axis) -> Any:

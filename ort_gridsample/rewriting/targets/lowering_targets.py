@@ -11,6 +11,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ...detection.attention.layouts import Attention
+from ...detection.hosts import choose_hosts
 from ...detection.lowered_names import lowered_name
 from ...detection.match import Match
 from ...dialects.table import AI_ONNX
@@ -21,7 +22,15 @@ from ...graph.runtimes import ANY, Runtime
 from ...graph.substitutes import MissingOperatorError
 from ...reference.arrays import Array
 from ...spec import Shape
-from . import ABSORBED, FUNCTIONS_DOMAIN, Replacement, Target, matrix_products, primitives, two_axes
+from . import (
+    ABSORBED,
+    FUNCTIONS_DOMAIN,
+    Replacement,
+    Target,
+    matrix_products,
+    primitives,
+    two_axes,
+)
 from .lowered_arguments import Argument
 
 
@@ -49,6 +58,8 @@ class PrimitivesTarget(Target):
         self.has_allowzero = runtime.has_allowzero
         # Without Gather, an attention is cheaper as a whole than its GridSamples.
         self.replaces_attention = runtime.lacks("Gather")
+        # The id of a scope and the output of an attention -> whether it becomes matrix products.
+        self._has_products: dict[tuple[int, str], bool] = {}
         shared = [function for function in existing if function.domain == FUNCTIONS_DOMAIN]
         self._shared = {_bytes_without_name(function): function for function in shared}
         # The id of a scope and the name of an AffineGrid's output -> the grid, if it is constant.
@@ -56,26 +67,30 @@ class PrimitivesTarget(Target):
 
     def targets_of(self, matches: Sequence[Match]) -> dict[Match, Target]:
         targets = super().targets_of(matches)
-        for match in matches:
-            if match.detected_attention is not None and match in targets:
-                targets.update(dict.fromkeys(match.absorbed, ABSORBED))
+        for host in choose_hosts(matches, self._becomes_products):
+            targets.update(dict.fromkeys(host.absorbed, ABSORBED))
         return targets
 
     def replaces(self, match: Match) -> bool:
         if match.detected_attention is not None:
-            return self._becomes_products(match, match.detected_attention)
+            return self._becomes_products(match)
         return not match.record.decomposed
 
-    def _becomes_products(self, match: Match, attention: Attention) -> bool:
+    def _becomes_products(self, match: Match) -> bool:
         """Whether an attention around GridSamples becomes matrix products.
 
         It does unless a length that must be known is not, or an operand needs other operators.
         """
-        try:
-            self._products(match, attention, None)
-        except (GridSampleError, MissingOperatorError):
+        if match.detected_attention is None:
             return False
-        return True
+        key = id(match.scope), match.record.output
+        if key not in self._has_products:
+            try:
+                self._products(match, match.detected_attention, None)
+                self._has_products[key] = True
+            except (GridSampleError, MissingOperatorError):
+                self._has_products[key] = False
+        return self._has_products[key]
 
     def _products(self, match: Match, attention: Attention, names: Names | None) -> Replacement:
         """Return the matrix products of an attention around GridSamples."""

@@ -31,15 +31,32 @@ class RuntimeTarget(TargetSelector):
         self._writers = writers
         self.name = composites
         self.has_allowzero = runtime.has_allowzero
+        self.replaces_attention = any(writer.replaces_attention for writer in writers.values())
 
     def targets_of(self, matches: Sequence[Match]) -> dict[Match, Target]:
+        writers = {match: self._writer_of(match) for match in matches}
+        for host in matches:
+            writer = writers[host]
+            is_attention = host.detected_attention is not None
+            if is_attention and writer is not None and writer.targets_of([host]):
+                writers.update(dict.fromkeys(host.absorbed, writer))
         targets: dict[Match, Target] = {}
-        for match in matches:
-            suitable = (w for name, w in self._writers.items() if self._is_suitable(name, match))
-            writer = next(suitable, None)
-            if writer is not None:
-                targets.update(writer.targets_of([match]))
-        return targets
+        for writer in self._writers.values():
+            targets |= writer.targets_of([match for match in matches if writers[match] is writer])
+        return {match: targets[match] for match in matches if match in targets}
+
+    def _writer_of(self, match: Match) -> Target | None:
+        """Return the first target that is suitable for a node.
+
+        An attention around GridSamples has none if a target that writes only these is suitable for
+        all of them.
+        """
+        is_attention = match.detected_attention is not None
+        nodes = match.samples if is_attention else (match,)
+        for name, writer in self._writers.items():
+            if all(self._is_suitable(name, node) for node in nodes):
+                return writer if writer.replaces_attention or not is_attention else None
+        return None
 
     def _is_suitable(self, name: str, match: Match) -> bool:
         """Whether the target can write a node, in a form that the runtime is not known to refuse.
