@@ -218,11 +218,11 @@ class NodeRecord:
     def multiply_adds(self) -> int | None:
         """The number of multiply-adds of basic operators without Gather, as matrix products.
 
-        For a GridSample, it is that of values of X for each output position; for a node of
-        deformable attention, that of values for each query. Unknown lengths of other axes than
+        For a GridSample, it is that of values of X for each output position; for deformable
+        attention, that of values for each query. Unknown lengths of other axes than
         those of pixels count as 1. None: for AffineGrid, and if a length of pixels is not known.
         """
-        if self.operator == ATTENTION and not self.decomposed:
+        if self.operator == ATTENTION:
             queries = [argument for argument in self.values if argument.startswith("sampling_")]
             value_shape = self.shape_in_all_calls("value")
             query_shape = self.shape_in_all_calls(queries[0]) if queries else None
@@ -278,7 +278,7 @@ def attention_multiply_adds(
     """Return the number of multiply-adds of an attention as matrix products.
 
     Args:
-        value_shape: (B, S, H, D).
+        value_shape: (B, S, H, D) or (B, S, H·D).
         query_shape: (B, Q, …), of the locations or offsets.
     """
     if value_shape is None or not isinstance(value_shape[1], int):

@@ -148,7 +148,7 @@ RUNTIMES: Mapping[str, Runtime] = {
         only=_MATRIX_OPERATORS,
         has_allowzero=False,
         computes_shapes=False,
-        why="GPUs of phones and NPUs whose compilers refuse Gather. X is multiplied by a matrix of "
+        why="Some GPUs and NPUs refuse Gather. X is multiplied by a matrix of "
         "weights for each axis, which takes as many multiply-adds for each position as X has "
         "values. The spatial lengths of X must be known, and all but one of those of the output.",
     ),

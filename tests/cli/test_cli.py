@@ -243,6 +243,34 @@ def test_patched_model_runs_with_the_functions_output(cli: Cli) -> None:
     np.testing.assert_array_equal(Y, expected)
 
 
+def test_inspect_for_a_runtime_without_gather_shows_multiply_adds(cli: Cli) -> None:
+    model = grid_sample_model("float32", "float32", 2, [Attributes()])
+    for value, shape in zip(model.graph.input, ((1, 3, 80, 90), (1, 20, 30, 2)), strict=True):
+        del value.type.tensor_type.shape.dim[:]
+        for length in shape:
+            value.type.tensor_type.shape.dim.add().dim_value = length
+    onnx.save(model, "known.onnx")
+    _, head, row, _ = cli("inspect known.onnx --for gather-free").splitlines()
+    assert head.split()[-1] == "multiply-adds"
+    assert row.split()[-1] == "12,960,000"
+    (record,) = json.loads(cli("inspect known.onnx --for ncnn --json"))
+    assert record["multiply_adds"] == 12_960_000
+    (record,) = json.loads(cli("inspect known.onnx --for mnn --json"))
+    assert "multiply_adds" not in record
+
+
+def test_patch_has_the_maximum_of_multiply_adds(cli: Cli) -> None:
+    model = grid_sample_model("float32", "float32", 1, [Attributes()])
+    for value, shape in zip(model.graph.input, ((1, 1, 9), (1, 2, 1)), strict=True):
+        del value.type.tensor_type.shape.dim[:]
+        for length in shape:
+            value.type.tensor_type.shape.dim.add().dim_value = length
+    onnx.save(model, "known.onnx")
+    cli("patch known.onnx lowered.onnx --for gather-free --max-multiply-adds 18")
+    error = cli("patch known.onnx lowered.onnx --for gather-free --max-multiply-adds 17", 2)
+    assert "multiply-adds is 18, for X of shape (1, 1, 9)" in error
+
+
 def test_patch_has_the_functions_options(cli: Cli) -> None:
     out = cli("patch model.onnx lowered.onnx --target primitives --functions --for mnn --opset 18")
     assert out.splitlines() == [

@@ -17,13 +17,16 @@ from onnx import numpy_helper
 
 import ort_gridsample as ogs
 from ort_gridsample import spec
+from ort_gridsample.graph.expressions import Expressions
 from ort_gridsample.graph.runtimes import RUNTIMES
+from ort_gridsample.reference.taps import MODE_RULES, Mode
 from ort_gridsample.rewriting.targets import matrix_products
+from ort_gridsample.rewriting.targets.lowered_arguments import Argument
 from support.attention_forms import form_of
 from support.cases import ATTRIBUTES, EXTENDED_ATTRIBUTES, SHAPES, Attributes, image, positions
 from support.compare import about, assert_identical, assert_matches, refusal
 from support.lowered_models import assert_close, run, run_reference
-from support.models import affine_grid_model, grid_sample_model
+from support.models import affine_grid_model, grid_sample_model, make_model
 from support.oracle import deformable_attention as oracle_attention
 from support.oracle import grid_sample as oracle_sample
 from support.paths import open_native
@@ -306,6 +309,54 @@ def test_number_of_blocks_divides_the_positions_and_is_bounded(
     for positions_of_row, n_blocks in ((127, 1), (120, 60), (6, 6)):
         grid = np.zeros((1, 1, positions_of_row, 2), np.float32)
         assert operators(lower(X, grid))["MatMul"] == n_blocks
+
+
+def lowered_with_mode(
+    X: np.ndarray, grid: np.ndarray, mode: str, padding_mode: str
+) -> onnx.ModelProto:
+    """Return a lowered GridSample of a mode that no node can have."""
+    e = Expressions("sample", 17, RUNTIMES["gather-free"])
+    arguments = [Argument(n, "float32", a.shape) for n, a in (("X", X), ("grid", grid))]
+    nodes = matrix_products.lower_grid_sample(
+        e, *arguments, "Y", mode=mode, padding_mode=padding_mode, align_corners=False
+    )
+    inputs = {"X": ("float32", X.shape), "grid": ("float32", grid.shape)}
+    return make_model(nodes, inputs, {"Y": ("float32", [None] * X.ndim)}, 17)
+
+
+def sine_weights(xp: Any, t: Any) -> Any:
+    """Return weights of the two nearest pixels and the middle one that are sines."""
+    half = xp.sin(t * (np.pi / 2))
+    outer = half * half * 0.5
+    return xp.concatenate([outer, 1 - outer * 2, outer], axis=-2)
+
+
+def broken_weights(xp: Any, t: Any) -> Any:
+    """Return weights with a step between the pixels."""
+    step = xp.floor(t + 0.7) / (t + 1)
+    return xp.concatenate([step, 1 - step], axis=-2)
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection", "wrap"])
+def test_mode_of_other_operators_has_polynomials_as_weights(
+    padding_mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Mode(lambda xp, x: xp.rint(x), (-1, 0, 1), sine_weights, pads_taps=True)
+    monkeypatch.setitem(MODE_RULES, "sine", row)  # type: ignore[arg-type]
+    X, grid = arrays(2)
+    lowered = lowered_with_mode(X, grid, "sine", padding_mode)
+    assert set(operators(lowered)) <= OPERATORS
+    expected = ogs.grid_sample(X, grid, "sine", padding_mode)  # type: ignore[arg-type]
+    np.testing.assert_allclose(run(lowered, X, grid), expected, rtol=0, atol=1e-5)
+
+
+def test_mode_whose_weights_are_no_polynomials_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = Mode(lambda xp, x: xp.floor(x), (0, 1), broken_weights, pads_taps=False)
+    monkeypatch.setitem(MODE_RULES, "broken", row)  # type: ignore[arg-type]
+    error = refusal(lowered_with_mode, *arrays(2), "broken", "zeros")
+    assert (error.argument, error.found) == ("mode", "one whose weights are computed with Div")
 
 
 class TestCost:

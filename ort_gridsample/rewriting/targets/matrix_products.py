@@ -477,8 +477,8 @@ def _mode_for(e: Expressions, mode: Mode) -> Mode:
 
 def _first_distance(mode: Mode) -> float:
     """Return the least distance of a coordinate from the pixel from which taps are counted."""
-    coordinates = np.linspace(0, 2, 64)
-    return -0.5 if (coordinates - mode.base(np, coordinates)).min() < 0 else 0.0
+    coordinates = np.arange(0, 2, 2**-6)
+    return float((coordinates - mode.base(np, coordinates)).min())
 
 
 def _coefficients_of(

@@ -54,8 +54,8 @@ def load(path, inputs, outputs):
                 if status:
                     raise RuntimeError(f"ncnn: status {status} at out{i}; it has no {ignored}")
                 answer = np.array(answer)
-                # Some values keep an axis for the batch, which has the length 1.
-                answers.append(answer if answer.ndim == n_axes[i] else answer[None])
+                # Some values keep the first axes that have the length 1, as that of the batch.
+                answers.append(answer.reshape(*[1] * (n_axes[i] - answer.ndim), *answer.shape))
         return answers
 
     return run
