@@ -26,12 +26,17 @@ def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-def private_names(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the layer and the dotted name of each private name that a file takes from the package.
+@cache
+def private_names(path: Path) -> tuple[tuple[str, str], ...]:
+    """Return the layer and the dotted name of each private name that a file takes from the package.
 
     A name is imported, is an attribute of an imported module, or is replaced in one by
     ``monkeypatch``.
     """
+    return tuple(_private_names(path))
+
+
+def _private_names(path: Path) -> Iterator[tuple[str, str]]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     imported: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -83,4 +88,4 @@ def test_private_names_of_a_layer_are_read_in_its_own_folder_only(layer: str) ->
 
 
 def test_each_exception_reads_private_names() -> None:
-    assert all(list(private_names(TESTS / name)) for name in EXCEPTIONS)
+    assert all(private_names(TESTS / name) for name in EXCEPTIONS)
