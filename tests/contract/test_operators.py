@@ -33,7 +33,7 @@ from support.graphs import FEEDS, MODELS
 from support.models import grid_sample_model
 from support.parameters import CORES
 from support.paths import Function
-from support.ways import WAYS, Limit, Matrix
+from support.ways import WAYS, Limit, Matrix, way_param
 
 # Types, modes, paddings and ranks
 
@@ -224,9 +224,9 @@ def test_nodes_at_any_place_and_of_any_dialect_have_the_outputs_of_the_oracle(
     MATRIX.run(name, way)
 
 
-MATRIX_OF_VALUES = MATRIX._replace(form_of=OTHER_VALUES.__getitem__, library="(?!)")
+MATRIX_OF_VALUES = MATRIX._replace(form_of=OTHER_VALUES.__getitem__, library="dialect mmcv$")
 #: Ways that read the values of a node in different code.
-VALUE_WAYS = ("python", "ai.onnx", "primitives", "provider", "evaluator")
+VALUE_WAYS = ("python", "ai.onnx", "primitives", "provider", "library", "evaluator")
 
 
 @pytest.mark.parametrize(
@@ -236,3 +236,14 @@ def test_values_and_defaults_of_any_dialect_have_the_outputs_of_the_oracle(
     name: str, way: str
 ) -> None:
     MATRIX_OF_VALUES.run(name, way)
+
+
+@pytest.mark.parametrize(
+    "nodes", ["unsupported", lambda record: False], ids=["unsupported", "none"]
+)
+@pytest.mark.parametrize("way", [way_param(way=way) for way in ("patched file", "compiled file")])
+def test_op_in_a_patched_model_runs_if_the_session_replaces_no_nodes(way: str, nodes: Any) -> None:
+    target = {"patched file": "ort_gridsample", "compiled file": "compiled"}[way]
+    form = FORMS["dialect mmcv"]
+    session = ogs.InferenceSession(ogs.patch_model(form.model, target=target), nodes=nodes)
+    form.assert_outputs(session.run(None, form.feeds))

@@ -10,12 +10,12 @@ import ort_gridsample as ogs
 from ort_gridsample.dialects import registry, table
 from ort_gridsample.reference.arrays import Array
 from support.compare import refusal
-from support.foreign_nodes import sampler_model
+from support.foreign_nodes import constant_input_sampler
 
 
 def records_with_mode(mode: Array) -> list[ogs.NodeRecord]:
     """Return the records of a node of PyTorch whose mode is the constant ``mode``."""
-    model = sampler_model("grid_sampler", "aten", inputs="X, grid, mode, padding, align")
+    model = constant_input_sampler("grid_sampler", "aten")
     for tensor in model.graph.initializer:
         if tensor.name == "mode":
             tensor.CopyFrom(numpy_helper.from_array(mode, "mode"))

@@ -13,13 +13,11 @@ from ort_gridsample.patching import TargetName
 from support import faults
 from support.graphs import FEEDS, SIGNATURE
 from support.models import parsed
+from support.parameters import combinations_of, with_sweep
 from support.paths import open_native, open_session
 
 #: Targets and opsets: up and down from 17 and 20, to nodes and to basic operators.
-CONVERSIONS = pytest.mark.parametrize(
-    ("target", "opset"),
-    [("ai.onnx", 16), ("ai.onnx", 22), ("primitives", 11), ("primitives", 18)],
-)
+CONVERSIONS = [("ai.onnx", 16), ("ai.onnx", 22), ("primitives", 11), ("primitives", 18)]
 
 #: Nodes whose conversion needs the ONNX domain: Softmax, ReduceMax and GridSample have versions.
 MAIN = """S = Softmax <axis = 1> (G)
@@ -64,21 +62,29 @@ def keep_imports(model: onnx.ModelProto) -> None:
     """Leave the imports as they are."""
 
 
+NODES = {"main": MAIN, "If": IN_A_BRANCH, "local": IN_A_FUNCTION}
+
+
 @faults.needs_adapters
-@CONVERSIONS
-@pytest.mark.parametrize("write_imports", [keep_imports, write_long_imports, add_long_imports])
-@pytest.mark.parametrize("op_types", [(), ("GridSample",), ("GridSample", "Softmax", "If", "Sub")])
-@pytest.mark.parametrize("nodes", [MAIN, IN_A_BRANCH, IN_A_FUNCTION], ids=["main", "If", "local"])
-@pytest.mark.parametrize("old", [17, 20])
+@with_sweep(
+    "old,place,op_types,write_imports,conversion",
+    *combinations_of(
+        (17, 20),
+        [*NODES],
+        [("GridSample", "Softmax", "If", "Sub"), ("GridSample",), ()],
+        [write_long_imports, add_long_imports, keep_imports],
+        CONVERSIONS,
+    ),
+)
 def test_conversion_of_both_names_of_the_onnx_domain_has_the_same_output(
     old: int,
-    nodes: str,
+    place: str,
     op_types: tuple[str, ...],
     write_imports: Callable[[onnx.ModelProto], None],
-    target: TargetName,
-    opset: int,
+    conversion: tuple[TargetName, int],
 ) -> None:
-    model = model_of(nodes, old)
+    target, opset = conversion
+    model = model_of(NODES[place], old)
     expected = outputs_of(model)
     for scope in scopes_of(model):
         for node in scope:

@@ -1,7 +1,8 @@
 """What tests are parametrized with: the installed cores and ops, and marks for slow cases."""
 
 import os
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -30,6 +31,21 @@ def with_sweep(
 ) -> pytest.MarkDecorator:
     """Parametrize a test; mark all values as part of the sweep except the ``quick`` ones."""
     return _parametrize(names, values, quick, pytest.mark.sweep, **options)
+
+
+def combinations_of(*values: Sequence[object]) -> tuple[list[Any], list[Any]]:
+    """Return all combinations of values, and those that have each pair of them.
+
+    The latter differ from the combination of the first values in two of them at most.
+    """
+    combinations = [*product(*values)]
+    first = combinations[0]
+    with_pairs = [
+        combination
+        for combination in combinations
+        if sum(a != b for a, b in zip(combination, first, strict=True)) <= 2
+    ]
+    return combinations, with_pairs
 
 
 def _parametrize(

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +21,7 @@ from ort_gridsample.custom_ops.compiled_ops import registry
 from ort_gridsample.custom_ops.provider import ep_api
 from ort_gridsample.custom_ops.python_ops import extensions
 from support import faults
-from support.cases import Attributes, Case, dtype_of
+from support.cases import Attributes, dtype_of
 from support.compare import type_name
 from support.models import affine_grid_model, grid_sample_model
 
@@ -172,12 +171,6 @@ def run(
     }
     outputs = session.run(None, feeds)
     return [Y.astype(bfloat16) for Y in outputs] if output_type == bfloat16 else outputs
-
-
-@cache
-def function_answer(case: Case, core: str) -> np.ndarray:
-    """Return the function's result for a case. ``core`` is the current core, for the cache."""
-    return ogs.grid_sample(case.X, case.grid, *astuple(case.attributes))
 
 
 class Function:

@@ -14,7 +14,6 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from textwrap import indent
 from typing import Any
 
 import pytest
@@ -227,24 +226,6 @@ def run_with_opener(
     return run_script(
         first + PREAMBLE.format(open_model=open_model) + script, as_file=as_file, storms=storms
     )
-
-
-def run_with_each_opener(
-    script: str, openers: Sequence[str] = OPENERS, storms: bool = False
-) -> dict[str, tuple[str, ...]]:
-    """Return the lines that ``script`` prints for each of ``openers``, all in one process."""
-    loop = f"for open_model in ({', '.join(openers)},):\n"
-    header = "    print('in', open_model.__name__, flush=True)\n"
-    results: dict[str, tuple[str, ...]] = {}
-    opener = ""
-    for line in run_with_opener(loop + header + indent(script, "    "), "None", storms=storms):
-        word, _, rest = line.partition(" ")
-        if word == "in" and rest in openers:
-            opener = rest
-            results[opener] = ()
-        else:
-            results[opener] += (line,)
-    return results
 
 
 # --- Processes ---
