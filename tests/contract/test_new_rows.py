@@ -9,6 +9,7 @@ import pytest
 from onnx import helper
 
 import ort_gridsample as ogs
+from ort_gridsample.reference.coordinates import PADDING_RULES
 from support.cases import EXTENDED_ATTRIBUTES, RANKS, USUAL, Attributes, matrix
 from support.compare import about, assert_matches, refusal
 from support.extension_ways import FLOAT_WAYS, WAYS, recognized_attributes
@@ -48,8 +49,16 @@ def test_extension_matches_the_oracle(X_type, grid_type, rank, way):
 
 
 @pytest.mark.parametrize("attributes", EXTENDED_ATTRIBUTES, ids=str)
-def test_lowered_extension_is_recognized(attributes):
-    assert recognized_attributes(attributes, 2) == attributes
+@with_slow("rank", [1, 2, 3], [2])
+def test_lowered_extension_is_recognized(rank, attributes):
+    assert recognized_attributes(attributes, rank) == attributes
+
+
+@pytest.mark.parametrize("padding_mode", PADDING_RULES)
+def test_lowered_extension_of_many_taps_is_recognized(padding_mode):
+    """With 216 taps, the sum of the weights is rounded more often."""
+    attributes = Attributes("lanczos3", padding_mode)
+    assert recognized_attributes(attributes, 3) == attributes
 
 
 @pytest.mark.parametrize("attributes", [("linear", "wrap"), ("lanczos3", "zeros")])
