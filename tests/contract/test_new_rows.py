@@ -32,6 +32,18 @@ def test_added_rows_are_computed_as_their_formulas_in_every_way(tmp_path):
     assert [result for result in results if result[-1] > 1e-5] == []
 
 
+@needs_compiled_ops
+@with_slow("X_type", ["float32", "float64", "float16", "uint8"], ["float32"])
+def test_odd_rows_are_computed_as_their_formulas_in_every_way(X_type, tmp_path):
+    """Modes with jumps, with taps before the base, and of eight taps; paddings that reflect."""
+    env = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    results = [
+        json.loads(line) for line in run_program("odd_rows.py", X_type, env=env, timeout=280)
+    ]
+    assert {way for way, *_ in results} == set(WAYS)
+    assert [result for result in results if result[-1] > 1] == []
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("rank", [rank for rank in RANKS if rank < 4])
 @with_slow(
