@@ -21,7 +21,7 @@ def floor(xp, x):
 
 def mirror_once(xp, x, axis):
     """Reflect at the centers of the outer pixels: 0 1 2 3 | 2 1 | 0 1 …"""
-    x = xp.maximum(x, x * -1)
+    x = xp.where(xp.less(0, x), x, x * -1)
     return xp.clip(xp.minimum(x, axis.last * 2 - x), 0, axis.last)
 
 
@@ -68,7 +68,8 @@ MODES = {
     "spline": ((-1, 0, 1, 2), spline_weights, False),
     "wide": (tuple(range(-3, 5)), wide_weights, True),
 }
-PADDINGS = {"mirror": False, "pingpong": True}
+#: Padding -> whether taps are padded in every mode.
+PADDINGS = {"mirror": False, "pingpong": True, "edges": True}
 
 
 def add_rows():
@@ -79,6 +80,9 @@ def add_rows():
         coordinates.PADDING_RULES["pingpong"] = coordinates.Padding(
             pingpong_once, period=lambda axis: axis.length * 2, pads_taps=True
         )
+        coordinates.PADDING_RULES["edges"] = coordinates.Padding(
+            lambda xp, x, axis: xp.clip(x, 0, axis.last), pads_taps=True, pad_handles_infinity=True
+        )
         for name, (offsets, weights, pads_taps) in MODES.items():
             taps.MODE_RULES[name] = taps.Mode(
                 floor, offsets, weights, pads_taps=pads_taps, largest_term=3
@@ -88,7 +92,7 @@ def add_rows():
 def pad(x, length, padding):
     if padding == "zeros":
         return x
-    if padding == "border":
+    if padding in ("border", "edges"):
         return min(max(x, 0), length - 1)
     if padding == "mirror":
         x = abs(math.fmod(x, max(2 * length - 2, 1)))
@@ -108,7 +112,7 @@ def axis_taps(g, length, align_corners, mode, padding):
     x = float(x)
     if not math.isfinite(x):
         edge = float(g > 0) * (length - 1)
-        x = edge if padding in PADDINGS else math.copysign(length + 99, g)
+        x = edge if padding in ("mirror", "pingpong") else math.copysign(length + 99, g)
     offsets, weights, pads_taps = MODES[mode]
     pads_taps = pads_taps or PADDINGS.get(padding, False)
     if PADDINGS.get(padding, False) or not pads_taps:
@@ -177,7 +181,7 @@ def main(X_types):
             while mode == "wide" and X.ndim > 4:
                 X, grid = random_case(rng, X_type)
             align_corners = bool(rng.integers(2))
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"):
                 expected = formula(X, grid, mode, padding, align_corners)
             if X_type == "uint8":
                 expected = np.clip(expected, 0, 255)
