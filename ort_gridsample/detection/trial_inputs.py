@@ -270,18 +270,16 @@ def _axes(lengths: Array) -> list[Axis]:
     ]
 
 
-def _pixels(grid: Array, lengths: Array) -> list[Array]:
-    """Return the pixel coordinates of ``grid``, aligned and not aligned."""
-    return [unnormalize(grid, axis) for axis in _axes(lengths)]
-
-
 def _distances(grid: Array, lengths: Array, fractions: Collection[float]) -> Array:
     """Return the distances from the next coordinate with each of these fractions, in pixels.
 
-    There is one (…) for each fraction and either alignment.
+    There is one (…) for each fraction and either alignment. All coordinates on an aligned axis of
+    one pixel are exactly 0, which is near nothing.
     """
     distances = []
-    for pixels, fraction in product(_pixels(grid, lengths), fractions):
+    for axis, fraction in product(_axes(lengths), fractions):
+        pixels = unnormalize(grid, axis)
         from_fraction = pixels - np.floor(pixels) - fraction
-        distances.append(abs(from_fraction - np.rint(from_fraction)))
+        distance = abs(from_fraction - np.rint(from_fraction))
+        distances.append(np.where(axis.scale == 0, np.inf, distance))
     return np.stack(distances)

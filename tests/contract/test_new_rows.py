@@ -9,6 +9,7 @@ import pytest
 from onnx import helper
 
 import ort_gridsample as ogs
+from ort_gridsample.reference.coordinates import PADDING_RULES
 from support.cases import EXTENDED_ATTRIBUTES, RANKS, USUAL, Attributes, matrix
 from support.compare import about, assert_matches, refusal
 from support.extension_ways import FLOAT_WAYS, WAYS, recognized_attributes
@@ -31,6 +32,18 @@ def test_added_rows_are_computed_as_their_formulas_in_every_way(tmp_path):
     assert [result for result in results if result[-1] > 1e-5] == []
 
 
+@needs_compiled_ops
+@with_slow("X_type", ["float32", "float64", "float16", "uint8"], ["float32"])
+def test_odd_rows_are_computed_as_their_formulas_in_every_way(X_type, tmp_path):
+    """Modes with jumps, with taps before the base, and of eight taps; paddings that reflect."""
+    env = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    results = [
+        json.loads(line) for line in run_program("odd_rows.py", X_type, env=env, timeout=280)
+    ]
+    assert {way for way, *_ in results} == set(WAYS)
+    assert [result for result in results if result[-1] > 1] == []
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("rank", [rank for rank in RANKS if rank < 4])
 @with_slow(
@@ -48,8 +61,16 @@ def test_extension_matches_the_oracle(X_type, grid_type, rank, way):
 
 
 @pytest.mark.parametrize("attributes", EXTENDED_ATTRIBUTES, ids=str)
-def test_lowered_extension_is_recognized(attributes):
-    assert recognized_attributes(attributes, 2) == attributes
+@with_slow("rank", [1, 2, 3], [2])
+def test_lowered_extension_is_recognized(rank, attributes):
+    assert recognized_attributes(attributes, rank) == attributes
+
+
+@pytest.mark.parametrize("padding_mode", PADDING_RULES)
+def test_lowered_extension_of_many_taps_is_recognized(padding_mode):
+    """With 216 taps, the sum of the weights is rounded more often."""
+    attributes = Attributes("lanczos3", padding_mode)
+    assert recognized_attributes(attributes, 3) == attributes
 
 
 @pytest.mark.parametrize("attributes", [("linear", "wrap"), ("lanczos3", "zeros")])

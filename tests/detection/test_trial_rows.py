@@ -1,17 +1,23 @@
 """Rows that a program adds are recognized, and do not prevent that others are."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import product
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
+import ort_gridsample as ogs
 from ort_gridsample.detection import decomposed
+from ort_gridsample.graph.expressions import Expressions
 from ort_gridsample.reference.coordinates import PADDING_RULES, Axis, Padding
 from ort_gridsample.reference.taps import MODE_RULES, Mode
+from ort_gridsample.rewriting.targets.lowered_arguments import Argument
+from ort_gridsample.rewriting.targets.primitives import lower_grid_sample
 from support.cases import Attributes
-from support.extension_ways import recognized_attributes
+from support.models import make_model
 
 AddRow = Callable[[str, Padding | Mode], None]
 
@@ -26,6 +32,24 @@ def add_row(monkeypatch: pytest.MonkeyPatch) -> AddRow:
         monkeypatch.setitem(table, name, row)  # type: ignore[arg-type]
 
     return add
+
+
+def lowered(attributes: Attributes, rank: int) -> onnx.ModelProto:
+    """Return a model of basic operators. No node has a row that a program adds later."""
+    lengths = [f"D{axis}" for axis in range(rank)]
+    X = Argument("X", "float32", ("N", "C", *lengths))
+    grid = Argument("grid", "float32", ("N", *[f"{length}_out" for length in lengths], rank))
+    nodes = lower_grid_sample(Expressions("s", 17), X, grid, "Y", **asdict(attributes))
+    inputs = {"X": ("float32", X.shape), "grid": ("float32", grid.shape)}
+    return make_model(nodes, inputs, {"Y": ("float32", [None] * (rank + 2))}, 17)
+
+
+def recognized_attributes(attributes: Attributes, rank: int) -> Attributes | None:
+    records = ogs.inspect_model(lowered(attributes, rank))
+    if not records:
+        return None
+    (record,) = records
+    return Attributes(str(record.mode), str(record.padding_mode), bool(record.align_corners))
 
 
 def mirror_once(xp: Any, x: Any, axis: Axis) -> Any:

@@ -13,7 +13,9 @@ import ort_gridsample as ogs
 from ort_gridsample import settings, spec
 from ort_gridsample.functions import cores
 from ort_gridsample.reference import blocks, sampler
+from ort_gridsample.reference.coordinates import PADDING_RULES
 from ort_gridsample.reference.plan import plan_for
+from ort_gridsample.reference.taps import MODE_RULES, Mode
 from support.cases import dtype_of, image
 from support.compare import about, finfo, refusal
 from support.parameters import with_slow
@@ -399,6 +401,23 @@ def test_mode_without_kernel_runs_on_the_numpy_core(monkeypatch):
         np.random.default_rng(0).random((1, 2, 5, 6)), np.zeros((1, 3, 3, 2)), "cubic"
     )
     np.testing.assert_array_equal(a, b)
+
+
+def test_row_that_is_added_later_runs_on_the_numpy_core(monkeypatch):
+    """Its weights are those of linear, exchanged."""
+    exchanged = Mode(
+        lambda xp, x: xp.floor(x),
+        (0, 1),
+        lambda xp, t: xp.concatenate([t, 1 - t], axis=-2),
+        pads_taps=False,
+    )
+    monkeypatch.setitem(MODE_RULES, "exchanged", exchanged)
+    monkeypatch.setitem(PADDING_RULES, "repeated", PADDING_RULES["wrap"])
+    X = np.array([[[10.0, 20, 40, 80]]])
+    grid = np.array([[[-0.5], [0], [0.9]]])  # the pixels 0.5, 1.5 and 3.3
+    expected = [15, 30, 0.3 * 80 + 0.7 * 10]
+    for Y in sample_on_both_cores(X, grid, "exchanged", "repeated"):
+        np.testing.assert_allclose(Y[0, 0], expected)
 
 
 @pytest.mark.slow

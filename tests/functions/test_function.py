@@ -29,6 +29,7 @@ from support.cases import (
     is_defined,
     matrix,
 )
+from support.choices import ANY_MODE, ANY_PADDING, COPYING_MODES, NO_MODE, NO_PADDING
 from support.compare import about, assert_identical, assert_matches, finfo, refusal
 from support.models import grid_sample_model
 from support.parameters import CORES, with_sweep
@@ -417,16 +418,16 @@ X_1D = np.zeros((1, 1, 4), np.float32)
 GRID_1D = np.zeros((1, 3, 1), np.float32)
 ANY_TYPE = f"one of {', '.join(spec.TYPES)}"
 ANY_FLOAT = "one of float32, float64, float16, bfloat16"
-ANY_MODE = "'nearest', 'linear', 'cubic', 'lanczos3', 'bilinear' or 'bicubic'"
-ANY_PADDING = "'zeros', 'border', 'reflection' or 'wrap'"
-ONLY_NEAREST = "'nearest', the only mode that is defined for str X"
+ONLY_NEAREST = f"{COPYING_MODES}, the only mode that is defined for str X"
 SPATIAL_AXIS = "shape (N, C, D1, …, Dr) with at least one spatial axis"
 GRID_OF_2 = "shape (N, D1_out, D2_out, 2), as X of shape (1, 1, 4, 5) has 2 spatial axes"
 GRID_OF_1 = "shape (N, D1_out, 1), as X of shape (1, 1, 4) has 1 spatial axis"
 STRUCTURED = np.zeros((1, 1, 4), "f4,f4")
 GRID_SAMPLE_MISTAKES = {
-    "mode": Mistake((X, GRID, "lanczos"), "mode", "'lanczos'", ANY_MODE),
-    "padding": Mistake((X, GRID, "linear", "mirror"), "padding_mode", "'mirror'", ANY_PADDING),
+    "mode": Mistake((X, GRID, NO_MODE), "mode", repr(NO_MODE), ANY_MODE),
+    "padding": Mistake(
+        (X, GRID, "linear", NO_PADDING), "padding_mode", repr(NO_PADDING), ANY_PADDING
+    ),
     "mode in a list": Mistake((X, GRID, ["linear"]), "mode", "['linear']", ANY_MODE),
     "string linear": Mistake((X.astype(str), GRID, "linear"), "mode", "'linear'", ONLY_NEAREST),
     "X type": Mistake((X.astype("datetime64[s]"), GRID), "X", "of type datetime64[s]", ANY_TYPE),
@@ -502,9 +503,9 @@ def test_function_of_a_wrong_argument_is_refused(
 
 
 def test_error_is_a_value_error_with_a_sentence_and_can_be_pickled() -> None:
-    error = refusal(grid_sample, X, GRID, padding_mode="mirror")
+    error = refusal(grid_sample, X, GRID, padding_mode=NO_PADDING)
     assert isinstance(error, ValueError)
-    sentence = f"grid_sample: padding_mode is 'mirror', expected {ANY_PADDING}"
+    sentence = f"grid_sample: padding_mode is '{NO_PADDING}', expected {ANY_PADDING}"
     assert str(error) == sentence
     unpickled = pickle.loads(pickle.dumps(error))
     assert str(unpickled) == sentence

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from support import faults
 from support.cases import FAR, OUTSIDE, TIES, dtype_of
+from support.choices import NO_MODE, NO_PADDING
 
 ROUTES = ("function", "session", "patched")
 X_TYPES = (
@@ -171,10 +172,10 @@ def _tensors(types: tuple[str, ...], shape: tuple[int, ...]) -> st.SearchStrateg
 
 _lengths = _mostly(st.integers(1, 6), st.just(0), 12)
 _mode_or_not = _mostly(
-    st.sampled_from(MODES), st.sampled_from(("", "lanczos", "LINEAR", "nearest ", 3, None)), 16
+    st.sampled_from(MODES), st.sampled_from(("", NO_MODE, "LINEAR", "nearest ", 3, None)), 16
 )
 _padding_or_not = _mostly(
-    st.sampled_from(PADDING), st.sampled_from(("", "mirror", "zero", 0, None)), 16
+    st.sampled_from(PADDING), st.sampled_from(("", NO_PADDING, "zeros ", 0, None)), 16
 )
 _aligned_or_not = _mostly(st.sampled_from((0, 1)), st.sampled_from((2, -1, 1 << 40)), 16)
 

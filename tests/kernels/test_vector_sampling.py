@@ -15,6 +15,8 @@ from support.parameters import with_slow
 pytest.importorskip("numba", reason="the compiled core needs Numba")
 
 from ort_gridsample.kernels import jit_core, simd
+from ort_gridsample.reference.coordinates import PADDING_RULES
+from ort_gridsample.reference.taps import MODE_RULES
 
 pytestmark = [
     pytest.mark.usefixtures("default_core"),
@@ -27,7 +29,7 @@ pytestmark = [
 LENGTHS = ((9, 7), (1, 5), (2, 3), (4, 4), (64, 1), (5, 4, 6), (2, 1, 3))
 #: Less than a vector, a vector, two that overlap, and more than a tile.
 POSITIONS = (5, 16, 21, 2100)
-PADDINGS = ("zeros", "border", "reflection", "wrap")
+PADDINGS = tuple(PADDING_RULES)
 #: Types of X and of the grid.
 TYPES = ["float32 float32", "float16 float32", "float32 float16"]
 SLOW_TYPES = ["float64 float64", "bfloat16 float32", "float32 float64", "float64 float32"]
@@ -85,7 +87,7 @@ def assert_both_agree(
     np.testing.assert_array_equal(bits_of(in_vectors), bits_of(expected))
 
 
-@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic", "lanczos3"])
+@pytest.mark.parametrize("mode", MODE_RULES)
 @with_slow("types", TYPES + SLOW_TYPES, TYPES)
 def test_vectors_agree_with_table(types: str, mode: str) -> None:
     ogs.set_core("jit")

@@ -7,17 +7,14 @@ way, mode and padding, and its largest difference from a formula; or of the two 
 each other, for types and shapes that kernels sum in other ways.
 """
 
-import importlib.util
 import json
 import math
-import sys
-import types
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 
-PACKAGE = "ort_gridsample"
+from support.early_rows import before_the_package_is_imported
+
 #: Modes and a padding that no table of the package has. The second mode has an odd number of taps.
 MODE = "hermite"
 ODD_MODE = "quadratic"
@@ -46,22 +43,16 @@ def close_once(xp, x, axis):
 
 
 def add_rows():
-    """Add the rows to the tables, while the rest of the package is not imported."""
-    stub = types.ModuleType(PACKAGE)
-    stub.__path__ = [str(Path(importlib.util.find_spec(PACKAGE).origin).parent)]
-    sys.modules[PACKAGE] = stub
-    coordinates = importlib.import_module(f"{PACKAGE}.reference.coordinates")
-    taps = importlib.import_module(f"{PACKAGE}.reference.taps")
-    coordinates.PADDING_RULES[PADDING] = coordinates.Padding(
-        close_once, period=lambda axis: axis.length + 1, pads_taps=True
-    )
-    taps.MODE_RULES[MODE] = taps.Mode(
-        lambda xp, x: xp.floor(x), (0, 1), hermite_weights, pads_taps=False
-    )
-    taps.MODE_RULES[ODD_MODE] = taps.Mode(
-        lambda xp, x: xp.rint(x), (-1, 0, 1), quadratic_weights, pads_taps=True
-    )
-    del sys.modules[PACKAGE]
+    with before_the_package_is_imported() as (coordinates, taps):
+        coordinates.PADDING_RULES[PADDING] = coordinates.Padding(
+            close_once, period=lambda axis: axis.length + 1, pads_taps=True
+        )
+        taps.MODE_RULES[MODE] = taps.Mode(
+            lambda xp, x: xp.floor(x), (0, 1), hermite_weights, pads_taps=False
+        )
+        taps.MODE_RULES[ODD_MODE] = taps.Mode(
+            lambda xp, x: xp.rint(x), (-1, 0, 1), quadratic_weights, pads_taps=True
+        )
 
 
 def pad(tap, length, padding):

@@ -20,6 +20,7 @@ from ort_gridsample.rewriting.targets.lowered_arguments import Argument
 from ort_gridsample.rewriting.targets.primitives import lower_affine_grid, lower_grid_sample
 from ort_gridsample.rewriting.targets.row_sampler import MAX_FEW_CHANNELS
 from support.cases import ATTRIBUTES, Attributes
+from support.choices import ANY_MODE, ANY_PADDING, COPYING_MODES, NO_MODE, NO_PADDING
 from support.compare import refusal, type_name
 from support.lowered_models import assert_close, run
 from support.models import PRIMITIVES, make_model
@@ -369,16 +370,16 @@ GRID_OF_2D = f"shape (N, D1_out, D2_out, 2), as X of shape {X_SHAPE} has 2 spati
 MISTAKES = [
     ({"opset": 10}, ("opset", "10", "at least 11, the first opset that nodes are lowered in")),
     (
-        {"mode": "area"},
-        ("mode", "'area'", "'nearest', 'linear', 'cubic', 'lanczos3', 'bilinear' or 'bicubic'"),
+        {"mode": NO_MODE},
+        ("mode", repr(NO_MODE), ANY_MODE),
     ),
     (
-        {"padding_mode": "mirror"},
-        ("padding_mode", "'mirror'", "'zeros', 'border', 'reflection' or 'wrap'"),
+        {"padding_mode": NO_PADDING},
+        ("padding_mode", repr(NO_PADDING), ANY_PADDING),
     ),
     (
         {"X": ("str", X_SHAPE)},
-        ("mode", "'linear'", "'nearest', the only mode that is defined for str X"),
+        ("mode", "'linear'", f"{COPYING_MODES}, the only mode that is defined for str X"),
     ),
     (
         {"X": ("complex64", X_SHAPE)},
