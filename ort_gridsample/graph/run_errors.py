@@ -38,6 +38,10 @@ _ERRORS = [
     re.compile(rf"(?s)Status Message: ({_NODE}): {_PARTS}\Z"),
     re.compile(rf"(?s)Exception during initialization: .*?({_NODE}): {_PARTS}\Z"),
 ]
+#: How an error of onnxruntime or onnxruntime-web starts before the sentence of the kernel.
+_ERROR_CODE = re.compile(
+    r"^(?:\[ONNXRuntimeError\] : \d+ : \w+ : |.*?ERROR_CODE: \d+, ERROR_MESSAGE: )"
+)
 #: How onnxruntime writes that the guard of a Python op failed.
 _GUARD = "ort_gridsample rejected the input of "
 _FAILURE = re.compile(rf"{_GUARD}.* (?:idx=|index = )(\d+)", re.DOTALL)
@@ -146,3 +150,8 @@ def read_failure(message: str) -> int | None:
     """Return the number of a Python op's exception in onnxruntime's ``message``, or None."""
     match = _FAILURE.search(message)
     return int(match[1]) if match is not None else None
+
+
+def without_error_code(message: str) -> str:
+    """Return the sentence of a kernel in the ``message`` of onnxruntime or onnxruntime-web."""
+    return _ERROR_CODE.sub("", message)

@@ -104,6 +104,18 @@ def test_message_without_a_guard_has_no_failure() -> None:
     assert run_errors.read_failure("Name:'Gather' Status Message: out of bounds, idx=3") is None
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "",
+        "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : ",
+        "failed to call OrtRun(). ERROR_CODE: 9, ERROR_MESSAGE: ",
+    ],
+)
+def test_sentence_of_a_kernel_has_no_error_code(code: str) -> None:
+    assert run_errors.without_error_code(f"{code}Could not find X : 9") == "Could not find X : 9"
+
+
 def run_check(checked: Tensor, shape: tuple[int, ...]) -> np.ndarray:
     """Reshape an array of a ``shape`` to the shape that a check returns."""
     e = checked.owner
