@@ -65,11 +65,11 @@ def write_check(
 ) -> Tensor:
     """Write a node that fails in a run with an error unless all ``numbers`` are 0.
 
-    The node is a Gather from one element: of the even indices, only 0 is in bounds.
+    The node is a Gather from one element, for which the indices 0 and -1 are in bounds.
 
     Args:
         e: writes the nodes.
-        numbers: (n,), integers, with n ≥ 1.
+        numbers: (n,), integers but -1, with n ≥ 1.
         error: the error.
         is_single: whether n is 1.
 
@@ -77,7 +77,7 @@ def write_check(
         A 0, int64 of shape (1,). Nodes that need the check must read it, because unread nodes are
         dropped.
     """
-    gathered = e.named_op("Gather", e.constant([0]), numbers * 2, name=str(error), axis=0)
+    gathered = e.named_op("Gather", e.constant([0]), numbers, name=str(error), axis=0)
     return gathered if is_single else e.gather(gathered, [0])
 
 
@@ -101,7 +101,8 @@ def check_lengths(
         return []
     actual_shape = e.shape([length for length, _ in pairs])
     expected_shape = e.shape([other for _, other in pairs])
-    return [write_check(e, actual_shape - expected_shape, error, is_single=len(pairs) == 1)]
+    numbers = (actual_shape - expected_shape) * 2  # even, as -1 must not occur
+    return [write_check(e, numbers, error, is_single=len(pairs) == 1)]
 
 
 def require_same(x: Tensor, actual: Tensor, expected: Tensor, error: GridSampleError) -> Tensor:
