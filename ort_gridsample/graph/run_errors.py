@@ -38,6 +38,10 @@ _ERRORS = [
     re.compile(rf"(?s)Status Message: ({_NODE}): {_PARTS}\Z"),
     re.compile(rf"(?s)Exception during initialization: .*?({_NODE}): {_PARTS}\Z"),
 ]
+#: How an error of onnxruntime or onnxruntime-web starts before the sentence of the kernel.
+_ERROR_CODE = re.compile(
+    r"^(?:\[ONNXRuntimeError\] : \d+ : \w+ : |.*?ERROR_CODE: \d+, ERROR_MESSAGE: )"
+)
 #: How onnxruntime writes that the guard of a Python op failed.
 _GUARD = "ort_gridsample rejected the input of "
 _FAILURE = re.compile(rf"{_GUARD}.* (?:idx=|index = )(\d+)", re.DOTALL)
@@ -61,11 +65,11 @@ def write_check(
 ) -> Tensor:
     """Write a node that fails in a run with an error unless all ``numbers`` are 0.
 
-    The node is a Gather from one element: of the even indices, only 0 is in bounds.
+    The node is a Gather from one element, for which the indices 0 and -1 are in bounds.
 
     Args:
         e: writes the nodes.
-        numbers: (n,), integers, with n ≥ 1.
+        numbers: (n,), integers but -1, with n ≥ 1.
         error: the error.
         is_single: whether n is 1.
 
@@ -73,7 +77,7 @@ def write_check(
         A 0, int64 of shape (1,). Nodes that need the check must read it, because unread nodes are
         dropped.
     """
-    gathered = e.named_op("Gather", e.constant([0]), numbers * 2, name=str(error), axis=0)
+    gathered = e.named_op("Gather", e.constant([0]), numbers, name=str(error), axis=0)
     return gathered if is_single else e.gather(gathered, [0])
 
 
@@ -97,7 +101,8 @@ def check_lengths(
         return []
     actual_shape = e.shape([length for length, _ in pairs])
     expected_shape = e.shape([other for _, other in pairs])
-    return [write_check(e, actual_shape - expected_shape, error, is_single=len(pairs) == 1)]
+    numbers = (actual_shape - expected_shape) * 2  # even, as -1 must not occur
+    return [write_check(e, numbers, error, is_single=len(pairs) == 1)]
 
 
 def require_same(x: Tensor, actual: Tensor, expected: Tensor, error: GridSampleError) -> Tensor:
@@ -146,3 +151,8 @@ def read_failure(message: str) -> int | None:
     """Return the number of a Python op's exception in onnxruntime's ``message``, or None."""
     match = _FAILURE.search(message)
     return int(match[1]) if match is not None else None
+
+
+def without_error_code(message: str) -> str:
+    """Return the sentence of a kernel in the ``message`` of onnxruntime or onnxruntime-web."""
+    return _ERROR_CODE.sub("", message)

@@ -8,7 +8,6 @@ A :class:`RuntimeProbe` makes trials of nodes (:mod:`.trial`), and runs models o
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +17,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from .. import spec
+from ..graph.run_errors import without_error_code
 from ..reference.arrays import Array
 from .one_node import one_node_feeds, one_node_model
 from .trial import NodeData, Runner, Trial, sampling_data
@@ -33,10 +33,6 @@ _ELEM_TYPES = {
     "FLOAT32": TensorProto.FLOAT,
     "FLOAT64": TensorProto.DOUBLE,
 }
-#: How an error of onnxruntime or onnxruntime-web starts before the sentence of the kernel.
-_ERROR_CODE = re.compile(
-    r"^(?:\[ONNXRuntimeError\] : \d+ : \w+ : |.*?ERROR_CODE: \d+, ERROR_MESSAGE: )"
-)
 
 
 @dataclass(frozen=True)
@@ -128,7 +124,7 @@ class RuntimeProbe:
             refusal = _trial(node, opsets, operator, types, n_axes).refusal(
                 self.runtime, "its own kernel"
             )
-            self._refusals[key] = _ERROR_CODE.sub("", refusal)
+            self._refusals[key] = without_error_code(refusal)
         return self._refusals[key]
 
     def types_of(self, model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:

@@ -18,8 +18,6 @@ from ..graph.run_errors import require_same, shape_error
 from .attention_call import Levels
 from .foreign_attention import ForeignAttention
 
-_AS_VALUE = "as value is of shape (B, S, H, D)"
-
 
 def check_for_package_op(attention: ForeignAttention) -> None:
     """Write the checks for an op of this package.
@@ -34,7 +32,7 @@ def check_for_grid_samples(attention: ForeignAttention) -> None:
     """Write the checks for GridSamples, which would read wrong points and pixels without errors."""
     _check_inputs(attention)
     if not attention.signature.has_offsets:
-        _check_locations(attention)
+        _check_axes(attention, "sampling_locations", "attention_weights")
     _check_pixels(attention)
 
 
@@ -44,7 +42,7 @@ def _check_inputs(attention: ForeignAttention) -> None:
     _check_lengths(attention)
     if attention.signature.has_offsets:
         # The locations are computed from the offsets, and so no reader can check these.
-        _check_offsets(attention)
+        _check_axes(attention, "sampling_offsets", "attention_weights", "reference_points")
 
 
 def _require_same(
@@ -96,24 +94,42 @@ def _check_lengths(attention: ForeignAttention) -> None:
     attention.values[argument] = e.op("Reshape", checked, e.row(-1, 2))
 
 
-def _check_offsets(attention: ForeignAttention) -> None:
-    """Write checks of the shapes of offsets, weights and reference points."""
-    offsets = "sampling_offsets"
-    weights = "attention_weights"
-    axes = attention.signature.inputs
-    if attention.has_known_lengths("value", "reference_points", offsets, weights):
+def _check_axes(attention: ForeignAttention, *arguments: str) -> None:
+    """Write checks that inputs have the axes of the signature.
+
+    Axes of one name have one length, which is that of the first input with the axis.
+
+    Args:
+        attention: the node.
+        arguments: the inputs to check, after ``value``.
+    """
+    if attention.has_known_lengths("value", *arguments):
         return
-    batch = attention.lengths("value", 0)
-    heads = attention.lengths("value", 2)
-    queries = attention.lengths(offsets, 1)
-    points = attention.lengths(weights, 3)
-    expectation = f"shape ({axes[offsets]}), {_AS_VALUE}"
-    _check_shape(attention, offsets, [batch, queries, heads, points * 2], expectation)
-    expectation = f"shape ({axes[weights]}), {_AS_VALUE}"
-    _check_shape(attention, weights, [batch, queries, heads, points], expectation)
-    last = attention.lengths("reference_points", 3)
-    expectation = f"shape ({axes['reference_points']}), of the batch and queries"
-    _check_shape(attention, "reference_points", [batch, queries, 1, last], expectation)
+    lengths: dict[str, DimLike] = {}
+    if attention.signature.has_offsets:
+        lengths["L·P·2"] = attention.lengths("attention_weights", 3) * 2
+    else:
+        lengths["L"] = attention.n_levels
+    for argument in ("value", *arguments):
+        axes = attention.signature.inputs[argument].split(", ")
+        for index, axis in enumerate(axes):
+            if axis.isdigit():
+                lengths[axis] = int(axis)
+            elif axis not in lengths:
+                lengths[axis] = attention.lengths(argument, index)
+        if argument != "value":
+            expected = [lengths[axis] for axis in axes]
+            _check_shape(attention, argument, expected, _expected_axes(attention, argument))
+
+
+def _expected_axes(attention: ForeignAttention, argument: str) -> str:
+    """Return what the error of an input with other axes expects."""
+    axes = attention.signature.inputs[argument]
+    if argument == "reference_points":
+        return f"shape ({axes}), of the batch and queries"
+    if argument == "attention_weights" and not attention.signature.has_offsets:
+        return "all axes but the last of sampling_locations"
+    return f"shape ({axes}), as value is of shape (B, S, H, D)"
 
 
 def _check_starts(attention: ForeignAttention) -> None:
@@ -136,26 +152,6 @@ def _check_starts(attention: ForeignAttention) -> None:
         expectation="the number of pixels before each level",
     )
     attention.values[attention.signature.lengths_input] = e.op("Reshape", checked, e.row(-1, 2))
-
-
-def _check_locations(attention: ForeignAttention) -> None:
-    """Write checks of the shapes of locations and weights."""
-    locations = "sampling_locations"
-    weights = "attention_weights"
-    if attention.has_known_lengths("value", locations, weights):
-        return
-    expected: list[DimLike] = [
-        attention.lengths("value", 0),
-        attention.lengths(locations, 1),
-        attention.lengths("value", 2),
-        attention.n_levels,
-        attention.lengths(locations, 4),
-        2,
-    ]
-    expectation = f"shape ({attention.signature.inputs[locations]}), {_AS_VALUE}"
-    _check_shape(attention, locations, expected, expectation)
-    expected = [attention.lengths(locations, 0, 1, 2, 3, 4)]
-    _check_shape(attention, weights, expected, "all axes but the last of sampling_locations")
 
 
 def _check_pixels(attention: ForeignAttention) -> None:

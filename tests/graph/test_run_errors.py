@@ -104,6 +104,18 @@ def test_message_without_a_guard_has_no_failure() -> None:
     assert run_errors.read_failure("Name:'Gather' Status Message: out of bounds, idx=3") is None
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "",
+        "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : ",
+        "failed to call OrtRun(). ERROR_CODE: 9, ERROR_MESSAGE: ",
+    ],
+)
+def test_sentence_of_a_kernel_has_no_error_code(code: str) -> None:
+    assert run_errors.without_error_code(f"{code}Could not find X : 9") == "Could not find X : 9"
+
+
 def run_check(checked: Tensor, shape: tuple[int, ...]) -> np.ndarray:
     """Reshape an array of a ``shape`` to the shape that a check returns."""
     e = checked.owner
@@ -143,7 +155,7 @@ def test_check_of_other_rows_raises_the_error(shape: tuple[int, ...], node: str)
     assert read.args == error.args
 
 
-@pytest.mark.parametrize("number", [1, -1, 1 << 31, -(1 << 62) + 1])
+@pytest.mark.parametrize("number", [1, -2, 1 << 31, -(1 << 62)])
 def test_check_of_another_number_than_0_raises_the_error(number: int) -> None:
     e = Expressions("n", 17, names=Names(onnx.ModelProto()))
     error = run_errors.shape_error("Op node 'n'", "x", "nothing")
@@ -151,6 +163,16 @@ def test_check_of_another_number_than_0_raises_the_error(number: int) -> None:
     checked = e.shape_of(e.input("x")) + run_errors.write_check(e, numbers, error)
     with pytest.raises(Exception, match="x is of another shape"):
         run_check(checked, (2, 3))
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (2, 2), (1, 3), (4, 3)], ids=str)
+def test_check_of_other_lengths_raises_the_error(shape: tuple[int, ...]) -> None:
+    e = Expressions("n", 17, names=Names(onnx.ModelProto()))
+    error = run_errors.shape_error("Op node 'n'", "x", "shape (2, 3)")
+    x = e.input("x")
+    (check,) = run_errors.check_lengths(e, e.dims(x, (None, None)), [2, 3], error)
+    with pytest.raises(Exception, match="x is of another shape"):
+        run_check(e.shape_of(x) + check, shape)
 
 
 def test_check_of_known_lengths_is_not_written() -> None:
