@@ -237,6 +237,16 @@ def test_plugin_whose_library_is_gone_runs_no_node(monkeypatch: pytest.MonkeyPat
     assert session.placements[0].runs_on == "compiled op"
 
 
+@each_way
+def test_fastest_form_is_timed_on_the_plugin(way: str, tmp_path: Path) -> None:
+    session = open_on_plugin(grid_sample(), way, {}, providers_policy="fastest")
+    np.testing.assert_allclose(
+        session.run(None, FEEDS)[0], ogs.grid_sample(FEEDS["X"], FEEDS["G"]), rtol=0, atol=1e-6
+    )
+    files = (tmp_path / "ort_gridsample" / "providers").iterdir()
+    assert sum(b"seconds " in file.read_bytes() for file in files) >= 3
+
+
 # --- Answers ---
 
 
