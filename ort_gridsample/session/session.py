@@ -133,10 +133,10 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
             they stay on these providers, respelled, in float32 between Casts, or written as basic
             operators (lowered) if a provider runs only these. ``"keep"``: those that a provider
             runs stay as they are. ``"never"``: nodes are placed as if there were only the CPU.
-        providers_policy: which of the forms that these providers run a node has. ``"first"``: the
-            one with the fewest changes. ``"fastest"``: the fastest, or this package's op on the CPU
-            if that is faster. The first session with such a node, of known shapes, then times all
-            forms.
+        providers_policy: ``"first"``: the first form that a provider runs; ``"fastest"``: the
+            fastest of them and the CPU's.
+
+            Forms are timed once, for nodes of known shapes.
 
     Raises:
         GridSampleError: a sampling node is not what its opset allows, the library in use lacks its
