@@ -282,8 +282,8 @@ def patch_model(
             as they are.
         functions: with ``"primitives"``, whether nodes that become the same operators share a
             function.
-        opset: the opset to which the whole model is converted, up or down. None: its own, or a
-            newer one that the target needs.
+        opset: the opset to convert the whole model to, up or down. None: its own, or a newer one
+            that the target needs.
 
             A conversion inlines the model's functions.
         for_runtime: the runtime or converter that shall read the model.

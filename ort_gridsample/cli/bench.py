@@ -106,14 +106,15 @@ def run(arguments: argparse.Namespace) -> None:
         feeds = inputs.make_feeds(InferenceSession(arguments.model), arguments, random=True)
         results, refusals = _measure(arguments, feeds)
     if arguments.json:
-        content = {
+        content: dict[str, object] = {
             "model": arguments.model,
             "threads": arguments.threads,
-            "provider": arguments.provider,
             "core": get_core(),
             "versions": versions(),
             "sides": sides_json(results, refusals),
         }
+        if arguments.provider:
+            content["provider"] = arguments.provider
         print_json(content)
         return
     _print(arguments, results, refusals)

@@ -143,8 +143,7 @@ def build_library(
 ) -> str:
     """Write a library of the compiled ops that any onnxruntime registers, from any language.
 
-    This needs Numba and a linker: the wheel ``ziglang``, or ``cc`` if the library is for this
-    machine.
+    This needs Numba and a linker: the wheel ``ziglang``, or ``cc`` for this machine.
 
     >>> ogs.build_library("libort_gridsample.so")    # doctest: +SKIP
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from .provider_process import NO_PYTHON, TIMED_OUT
 
 #: The answer if the providers run a model correctly. Any other answer is the reason why not.
 RUNS = "yes"
+#: How an answer with the seconds of a run begins.
+_SECONDS = "seconds "
 #: After so many seconds a refusal is out of date, because a driver may have been installed.
 _MAX_REFUSAL_AGE = 86400.0
 
@@ -43,13 +47,29 @@ class AnswerCache:
         if answer != NO_PYTHON and not answer.startswith(TIMED_OUT):
             self._write(key, answer)
 
+    def seconds(self, key: str, measure: Callable[[], float]) -> float:
+        """Return the seconds that are kept under ``key``, which are measured unless there are any.
+
+        Infinite ones, of runs that failed, are kept in memory only.
+        """
+        answer = self.get(key)
+        if answer is not None and answer.startswith(_SECONDS):
+            return float(answer.removeprefix(_SECONDS))
+        seconds = measure()
+        answer = f"{_SECONDS}{seconds!r}"
+        self._answers[key] = answer
+        if math.isfinite(seconds):
+            self._write(key, answer)
+        return seconds
+
     def _read(self, key: str) -> str | None:
         with suppress(OSError, RuntimeError):  # there is no file, or no home directory
             file = _folder() / key
             encoded = unsealed(file.read_bytes(), key)
             is_new = time.time() - file.stat().st_mtime < _MAX_REFUSAL_AGE
-            if encoded is not None and (is_new or encoded == RUNS.encode()):
-                return encoded.decode()
+            answer = "" if encoded is None else encoded.decode()
+            if is_new or answer == RUNS or answer.startswith(_SECONDS):
+                return answer or None
         return None
 
     def _write(self, key: str, answer: str) -> None:

@@ -9,10 +9,11 @@ device.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -27,16 +28,24 @@ from ..graph.scope import Scope
 from ..rewriting.patch import rewrite_selected_nodes
 from ..rewriting.targets import Target
 from ..rewriting.targets.dialect_target import DialectTarget
+from . import form_times
 from .accelerator_answers import ANSWERS, RUNS
 from .plugins import CPU, Devices, Providers, device_keys, is_installed
 from .probe_cases import ProbeCase, build_case
 from .provider_process import ProviderProcess
+
+logger = logging.getLogger("ort_gridsample")
 
 #: What to do with nodes for accelerators. ``"lower"``: write a node in a form that an accelerator
 #: runs. ``"keep"``: leave the nodes that an accelerator runs as they are. ``"never"``: place nodes
 #: as if there were only the CPU.
 AcceleratedPolicy: TypeAlias = Literal["lower", "keep", "never"]
 ACCELERATED_POLICIES: tuple[str, ...] = get_args(AcceleratedPolicy)
+
+#: Which of the forms that an accelerator runs is used. ``"first"``: the first. ``"fastest"``: the
+#: fastest of all, or the op of this package on the CPU if that is faster.
+ProvidersPolicy: TypeAlias = Literal["first", "fastest"]
+PROVIDERS_POLICIES: tuple[str, ...] = get_args(ProvidersPolicy)
 
 #: Accelerator -> the runtime whose form of basic operators it needs.
 _RUNTIMES = {"WebGpuExecutionProvider": RUNTIMES["onnxruntime-webgpu"]}
@@ -54,11 +63,27 @@ class ProviderForm:
         name: the name of the form; empty if the node stays as it is.
         target: the target that writes the form. None if the node stays as it is.
         refusal: why the accelerators do not run the node as it is; empty if they do.
+        seconds: the times of this form and of the node as it is, if this form is faster.
     """
 
     name: str = ""
     target: Target | None = None
     refusal: str = ""
+    seconds: tuple[float, float] | None = None
+
+    def reason(self, accelerators: str) -> str:
+        """Return why the node has this form; empty if it stays as it is.
+
+        Args:
+            accelerators: the name of the accelerators.
+        """
+        if not self.name:
+            return ""
+        because = f"{accelerators} refuses the node itself: {self.refusal}"
+        if self.seconds is not None:
+            form, node = (f"{1e3 * seconds:.2g} ms" for seconds in self.seconds)
+            because = f"{accelerators} runs it in {form}, and the node itself in {node}"
+        return f"written as {self.name}, because {because}"
 
 
 def accelerators_of(
@@ -102,6 +127,8 @@ class AcceleratorProbe:
         accelerated: what to do with nodes for them.
         only_sampling_nodes: whether all nodes of the model are sampling nodes.
         devices: the devices of plugins.
+        policy: which of the forms that they run is used.
+        num_threads: the number of threads of an op on the CPU; 0 for the process' default.
 
     Attributes:
         name: the name of the accelerators in placements.
@@ -114,7 +141,11 @@ class AcceleratorProbe:
         *,
         only_sampling_nodes: bool,
         devices: Devices | None = None,
+        policy: ProvidersPolicy = "first",
+        num_threads: int = 0,
     ) -> None:
+        self._policy = policy
+        self._num_threads = num_threads
         self._accelerators = accelerators
         self._devices = dict(devices or {})
         self._accelerated = accelerated
@@ -132,7 +163,7 @@ class AcceleratorProbe:
         return bool(self._accelerators) and self._accelerated != "never"
 
     def form_of(self, record: NodeRecord, opsets: Mapping[str, int]) -> ProviderForm | None:
-        """Return the first form of a node that the accelerators run.
+        """Return the first form of a node that the accelerators run, or the fastest.
 
         A decomposed operator stays as it is, because accelerators run basic operators.
 
@@ -141,7 +172,8 @@ class AcceleratorProbe:
             opsets: the versions of the domains that the node is written in.
 
         Returns:
-            The form. None if the accelerators run none, or if too little is known to test them.
+            The form. None if the accelerators run none, if too little is known to test them, or if
+            the CPU is faster.
         """
         if record.decomposed:
             return ProviderForm()
@@ -155,14 +187,67 @@ class AcceleratorProbe:
             cases.append(case)
         if not cases:
             return None
+        forms = self._forms_that_run(record, cases)
+        # Times of other lengths would be misleading.
+        is_timed = self._policy == "fastest" and all(case.has_known_lengths for case in cases)
+        return self._fastest(record, cases, [*forms]) if is_timed else next(forms, None)
+
+    def _forms_that_run(
+        self, record: NodeRecord, cases: Sequence[ProbeCase]
+    ) -> Iterator[ProviderForm]:
+        """Yield the forms of a node that the accelerators run, in order."""
         first_refusal = ""
         for name, target in self._forms(record):
             refusals = (self._refusal(case, target) for case in cases)
             refusal = next(filter(None, refusals), "")
             if not refusal:
-                return ProviderForm(name, target, first_refusal)
+                yield ProviderForm(name, target, first_refusal)
             first_refusal = first_refusal or refusal
-        return None
+
+    def _fastest(
+        self, record: NodeRecord, cases: Sequence[ProbeCase], forms: Sequence[ProviderForm]
+    ) -> ProviderForm | None:
+        """Return the fastest form; None if there is none, or if the CPU is faster."""
+        if not forms:
+            return None
+        seconds = [sum(self._seconds(case, form.target) for case in cases) for form in forms]
+        index = form_times.first_gain(seconds)
+        cpu_seconds = sum(map(self._cpu_seconds, cases))
+        copy_seconds = sum(map(self._copy_seconds, cases))
+        if cpu_seconds + copy_seconds < seconds[index]:
+            logger.info(
+                "%s: the CPU takes %.2g ms and copies take %.2g ms; %s takes %.2g ms",
+                record.where,
+                1e3 * cpu_seconds,
+                1e3 * copy_seconds,
+                self.name,
+                1e3 * seconds[index],
+            )
+            return None
+        form = forms[index]
+        is_node_slower = index > 0 and not forms[0].name
+        return replace(form, seconds=(seconds[index], seconds[0])) if is_node_slower else form
+
+    def _seconds(self, case: ProbeCase, target: Target | None) -> float:
+        """Return the seconds of a run of a case written by ``target``."""
+        model = _written(case, target)
+        assert model is not None
+        key = self._key(model, case, "seconds")
+        return ANSWERS.seconds(
+            key, lambda: form_times.seconds_on_accelerators(self._process, case, model)
+        )
+
+    def _copy_seconds(self, case: ProbeCase) -> float:
+        """Return the seconds in which the arrays of a case are copied in and out."""
+        key = self._key(case.model.SerializeToString(deterministic=True), case, "copies")
+        return ANSWERS.seconds(key, lambda: form_times.seconds_of_copies(self._process, case))
+
+    def _cpu_seconds(self, case: ProbeCase) -> float:
+        """Return the seconds of a run of a case without accelerators."""
+        threads = self._num_threads
+        environment = form_times.cpu_environment(threads)
+        key = self._key(case.model.SerializeToString(deterministic=True), case, environment)
+        return ANSWERS.seconds(key, lambda: form_times.seconds_on_cpu(case, threads))
 
     def _forms(self, record: NodeRecord) -> Iterator[tuple[str, Target | None]]:
         """Yield the names and targets of the forms to try, in order."""
@@ -192,10 +277,9 @@ class AcceleratorProbe:
 
     def _refusal(self, case: ProbeCase, target: Target | None) -> str:
         """Return why the accelerators refuse a case written by ``target``, else ""."""
-        proto = deepcopy(case.model)
-        if target is not None and not _rewrite(proto, target):
+        model = _written(case, target)
+        if model is None:
             return "it has no such form"
-        model = proto.SerializeToString(deterministic=True)
         key = self._key(model, case)
         answer = ANSWERS.get(key)
         if not answer:
@@ -203,13 +287,21 @@ class AcceleratorProbe:
             ANSWERS.put(key, answer)
         return "" if answer == RUNS else answer
 
-    def _key(self, model: bytes, case: ProbeCase) -> str:
+    def _key(self, model: bytes, case: ProbeCase, *others: object) -> str:
         """Return a key of an answer: a hash of all that the answer depends on."""
         accelerators = [(name, sorted(options.items())) for name, options in self._accelerators]
         devices = sorted(self._devices.items())
         providers = (accelerators, devices, device_keys() or onnxruntime.get_device())
-        environment = (onnxruntime.__version__, providers, case.data_key)
+        environment = (onnxruntime.__version__, providers, case.data_key, *others)
         return hashlib.sha256(repr(environment).encode() + model).hexdigest()
+
+
+def _written(case: ProbeCase, target: Target | None) -> bytes | None:
+    """Return the model of a case written by ``target``; None if the target has no form of it."""
+    proto = deepcopy(case.model)
+    if target is not None and not _rewrite(proto, target):
+        return None
+    return proto.SerializeToString(deterministic=True)
 
 
 def _rewrite(model: onnx.ModelProto, target: Target) -> bool:

@@ -72,11 +72,13 @@ def _device_index(session: Any, name: str) -> int:
 
     0 if it is unknown, because the provider runs no node of the session.
     """
-    keys = [_device_key(device) for device in devices_of(name)]
-    for device in session.input_epdevices:
-        if device is not None and device.ep_name == name:
-            return keys.index(_device_key(device))
-    return 0
+    used_keys = [
+        _device_key(device)
+        for device in session.input_epdevices
+        if device is not None and device.ep_name == name
+    ]
+    indices = (i for i, device in enumerate(devices_of(name)) if _device_key(device) in used_keys)
+    return next(indices, 0)
 
 
 def _device_key(device: Any) -> tuple[Any, ...]:

@@ -177,18 +177,15 @@ def _leave_supported_node(match: Match, context: DecisionContext) -> Decision | 
 
 
 def _run_on_accelerator(match: Match, context: DecisionContext) -> Decision | None:
-    """Write the node in the first form that the accelerators run."""
+    """Write the node in a form that the accelerators run."""
     if context.accelerator_probe is None:
         return None
     form = context.accelerator_probe.form_of(match.record, match.scope.opsets)
     if form is None:
         return None
     accelerators = context.accelerator_probe.name
-    reason = ""
-    if form.name:
-        refusal = f"{accelerators} refuses the node itself: {form.refusal}"
-        reason = f"written as {form.name}, because {refusal}"
-    return Decision(Placement(match.record, accelerators, reason), form.target)
+    placement = Placement(match.record, accelerators, form.reason(accelerators))
+    return Decision(placement, form.target)
 
 
 #: Return the decision for a node that does not become an op of this package, or None if the rule

@@ -252,6 +252,8 @@ class _ModelPreparation:
             arguments.accelerated,
             only_sampling_nodes=self._has_only_sampling_nodes(),
             devices=arguments.devices,
+            policy=arguments.providers_policy,
+            num_threads=arguments.num_threads,
         )
         with self.source.hide(hidden_names, self.scopes), closing(accelerator_probe):
             context = context_of(

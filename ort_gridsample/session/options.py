@@ -48,13 +48,14 @@ _BUILTIN_DOMAINS = ("ai.onnx", "com.microsoft", "com.ms", DOMAIN)
 #: Attributes by name, and configuration entries by key.
 State: TypeAlias = tuple[dict[str, Any], dict[str, str]]
 
-_lock = threading.Lock()
+#: Reentrant, because a session may call a program's function that selects its devices.
+_lock = threading.RLock()
 
 
 @after_fork
 def _after_fork() -> None:
     global _lock
-    _lock = threading.Lock()  # another thread of the parent may have held the lock
+    _lock = threading.RLock()  # another thread of the parent may have held the lock
 
 
 def config_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:

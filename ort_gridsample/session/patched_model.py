@@ -12,7 +12,7 @@ from ..custom_ops.compiled_ops.catalog import OpSelection
 from ..detection.records import NodeRecord
 from ..graph.weights import NO_WEIGHTS, LoadedWeights, Weights
 from ..rewriting.passes import Selection
-from .accelerators import AcceleratedPolicy
+from .accelerators import AcceleratedPolicy, ProvidersPolicy
 from .options import has_providers
 from .placement import ONNXRUNTIME, PYTHON_OP, Placement
 from .plugins import Devices, Providers
@@ -31,6 +31,7 @@ class SessionArguments:
         accelerators: the execution providers before the CPU's.
         accelerated: what to do with nodes for them.
         devices: the devices of execution providers that are plugins.
+        providers_policy: which of the forms that they run is used.
     """
 
     nodes: Selection | None = None
@@ -38,6 +39,7 @@ class SessionArguments:
     accelerators: Providers = ()
     accelerated: AcceleratedPolicy = "lower"
     devices: Devices = field(default_factory=dict)
+    providers_policy: ProvidersPolicy = "first"
 
     @property
     def is_model_saved(self) -> bool:

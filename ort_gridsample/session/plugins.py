@@ -121,7 +121,7 @@ def provider_names() -> list[str]:
 
 def are_found_by_name(providers: Providers) -> bool:
     """Whether a session finds these providers if it gets their names."""
-    if versions.is_at_least(onnxruntime.__version__, _FINDS_PLUGINS):
+    if not providers or versions.is_at_least(onnxruntime.__version__, _FINDS_PLUGINS):
         return True
     return plugins().keys().isdisjoint(name for name, _ in providers)
 

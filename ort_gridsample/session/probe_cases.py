@@ -55,6 +55,7 @@ class ProbeCase:
         model: a model of the node as it is. It must be copied before it is rewritten.
         data_key: identifies the test data among those of all cases with the same model.
         types: the element types of the node's inputs, by name.
+        has_known_lengths: whether the test data have the lengths of the model.
         make_arrays: returns the test data. The values of X and theta are in [0, 1), and the
             positions of a grid are far from any tie.
     """
@@ -62,6 +63,7 @@ class ProbeCase:
     model: onnx.ModelProto
     data_key: str
     types: Mapping[str, str]
+    has_known_lengths: bool
     make_arrays: Callable[[], NodeData]
 
     def trial(self, model: bytes) -> Trial:
@@ -103,13 +105,26 @@ def build_case(
     model = one_node_model(record.node_without_values(), opsets, types, case_data.shapes)
     if not only_sampling_nodes:
         _insert_relu(model)
-    return ProbeCase(model, _data_key(record), types, case_data.make_arrays)
+    return ProbeCase(
+        model=model,
+        data_key=_data_key(record),
+        types=types,
+        has_known_lengths=_has_known_lengths(record, case),
+        make_arrays=case_data.make_arrays,
+    )
 
 
 def _data_key(record: NodeRecord) -> str:
     """Return what the test data depend on other than the model: a constant size is not in it."""
     size = record.constants.get("size")
     return repr((_DATA_RELEASE, None if size is None else size.tolist()))
+
+
+def _has_known_lengths(record: NodeRecord, case: Sequence[TypeAndShape]) -> bool:
+    """Whether all lengths of the inputs and of the output are known."""
+    has_unknown_size = "size" in record.values and "size" not in record.constants
+    dims = [dim for value in case for dim in (value.shape or (None,))]
+    return not has_unknown_size and all(isinstance(dim, int) for dim in dims)
 
 
 def _is_testable(case: Sequence[TypeAndShape], types: Mapping[str, str]) -> bool:

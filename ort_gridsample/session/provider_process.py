@@ -66,23 +66,43 @@ class ProviderProcess:
         Raises:
             RuntimeError: the providers do not run the model. The message is the reason.
         """
+        outputs: list[list[Array]] = self._answer(model, feeds, optimized, False)
+        return outputs
+
+    def seconds(self, model: bytes, feeds: Mapping[str, Array]) -> float:
+        """Return the seconds of a run of a serialized model.
+
+        Raises:
+            RuntimeError: the providers do not run the model. The message is the reason.
+        """
+        return float(self._answer(model, [feeds], True, True))
+
+    def _answer(self, model: bytes, *arguments: object) -> Any:
+        """Return the result of :func:`provider_script.answer` in the process.
+
+        Args:
+            model: the serialized model.
+            arguments: the arguments behind those of the providers.
+
+        Raises:
+            RuntimeError: the result is the reason why there is none.
+        """
         known_plugins = plugins()
         libraries = [tuple(known_plugins[name]) for name in self._names if name in known_plugins]
         devices = None if self._by_name else self._devices
-        providers = self._names, self._options, libraries, devices
-        outputs = self._call(model, *providers, feeds, optimized)
-        if not isinstance(outputs, str):
-            return outputs
-        if _IS_LEFT_TO_CPU in outputs:
+        answer = self._call(model, self._names, self._options, libraries, devices, *arguments)
+        if not isinstance(answer, str):
+            return answer
+        if _IS_LEFT_TO_CPU in answer:
             raise RuntimeError("it leaves the node to the CPU")
-        is_short = len(outputs) <= _MAX_ERROR_LENGTH
-        raise RuntimeError(outputs if is_short else f"…{outputs[-_MAX_ERROR_LENGTH:]}")
+        is_short = len(answer) <= _MAX_ERROR_LENGTH
+        raise RuntimeError(answer if is_short else f"…{answer[-_MAX_ERROR_LENGTH:]}")
 
-    def _call(self, *arguments: object) -> list[list[Array]] | str:
+    def _call(self, *arguments: object) -> Any:
         """Call :func:`provider_script.answer` with ``arguments`` in the process.
 
         Returns:
-            The outputs of the runs, or the reason why there are none.
+            Its result, or the reason why there is none.
         """
         python = interpreter()
         if python is None:

@@ -31,7 +31,13 @@ from ..rewriting.passes import Selection
 from ..rewriting.patch import check_selection
 from ..system import memory
 from . import forks, report, standard_files
-from .accelerators import ACCELERATED_POLICIES, AcceleratedPolicy, accelerators_of
+from .accelerators import (
+    ACCELERATED_POLICIES,
+    PROVIDERS_POLICIES,
+    AcceleratedPolicy,
+    ProvidersPolicy,
+    accelerators_of,
+)
 from .added_providers import added_providers
 from .chosen_nodes import ChosenNodes
 from .known_operators import unknown_operators
@@ -60,7 +66,7 @@ class _ReopenArguments:
 
     Attributes:
         model: the path or the bytes of the model.
-        providers, provider_options, nodes, accelerated: the session's.
+        providers, provider_options, nodes, accelerated, providers_policy: the session's.
         others: keyword arguments of onnxruntime's session.
     """
 
@@ -70,6 +76,7 @@ class _ReopenArguments:
     nodes: Selection | None
     accelerated: AcceleratedPolicy
     others: dict[str, Any]
+    providers_policy: ProvidersPolicy = "first"  # older pickles have none
 
 
 class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
@@ -126,6 +133,10 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
             they stay on these providers, respelled, in float32 between Casts, or written as basic
             operators (lowered) if a provider runs only these. ``"keep"``: those that a provider
             runs stay as they are. ``"never"``: nodes are placed as if there were only the CPU.
+        providers_policy: ``"first"``: the first form that a provider runs; ``"fastest"``: the
+            fastest of them and the CPU's.
+
+            Forms are timed once, for nodes of known shapes.
 
     Raises:
         GridSampleError: a sampling node is not what its opset allows, the library in use lacks its
@@ -151,6 +162,7 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
         model: Model | None = None,
         nodes: Selection | None = None,
         accelerated: AcceleratedPolicy = "lower",
+        providers_policy: ProvidersPolicy = "first",
         **kwargs: Any,
     ) -> None:
         given_model = _only_model(path_or_bytes, model)
@@ -159,6 +171,10 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
         if accelerated not in ACCELERATED_POLICIES:
             expected = format_choices(ACCELERATED_POLICIES)
             raise GridSampleError("InferenceSession", "accelerated", repr(accelerated), expected)
+        if providers_policy not in PROVIDERS_POLICIES:
+            expected = format_choices(PROVIDERS_POLICIES)
+            found = repr(providers_policy)
+            raise GridSampleError("InferenceSession", "providers_policy", found, expected)
         accelerators = accelerators_of(providers, provider_options)
         devices: Devices = {}
         if not providers:
@@ -176,6 +192,7 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
             accelerators=accelerators,
             accelerated=accelerated,
             devices=devices,
+            providers_policy=providers_policy,
         )
         patched = patch_for_session(given_model, placement_arguments)
         self._reopen_arguments = _ReopenArguments(
@@ -185,6 +202,7 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
             nodes=nodes,
             accelerated=accelerated,
             others=kwargs,
+            providers_policy=providers_policy,
         )
         try:
             self._open(patched, sess_options)
@@ -425,6 +443,7 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
                 provider_options,
                 nodes=reopen_arguments.nodes,
                 accelerated=reopen_arguments.accelerated,
+                providers_policy=reopen_arguments.providers_policy,
                 **reopen_arguments.others,
             )
         except BaseException:
@@ -499,6 +518,7 @@ def _unpickled(
         arguments.provider_options,
         nodes=arguments.nodes,
         accelerated=arguments.accelerated,
+        providers_policy=arguments.providers_policy,
         **arguments.others,
     )
 

@@ -253,7 +253,7 @@ def test_snippet_next_to_a_model_runs(
     clone: Path,
     tmp_path: Path,
 ) -> None:
-    if "register_provider" in SNIPPETS[number] and not HAS_PROVIDER:
+    if re.search("register_provider|get_ep_devices", SNIPPETS[number]) and not HAS_PROVIDER:
         pytest.skip("this onnxruntime has no execution providers with kernels")
     if "BFLOAT16" in SNIPPETS[number] and not HAS_BFLOAT16_VALUES:
         pytest.skip("this onnxruntime has no values of bfloat16 in Python")

@@ -35,7 +35,14 @@ from ort_gridsample.custom_ops.compiled_ops.structs import TEXT
 from ort_gridsample.custom_ops.provider import execution_provider, factory
 from ort_gridsample.custom_ops.provider.ep_api import STRING_ATTRIBUTE
 from ort_gridsample.custom_ops.provider.node_kernels import element_type
-from ort_gridsample.custom_ops.provider.structs import BUFFER, EP, FACTORY, NODE_INPUTS, WORD
+from ort_gridsample.custom_ops.provider.structs import (
+    BUFFER,
+    EP,
+    FACTORY,
+    N_INPUTS,
+    NODE_INPUTS,
+    WORD,
+)
 from ort_gridsample.kernels.pointers import (
     address_of,
     array_at,
@@ -48,6 +55,12 @@ from ort_gridsample.kernels.pointers import (
     sizeof,
 )
 
+_get_num_nodes = api_function("Graph_GetNumNodes", 1)
+_get_nodes = api_function("Graph_GetNodes")
+_get_num_inputs = api_function("Node_GetNumInputs", 1)
+_get_inputs = api_function("Node_GetInputs")
+_look_up_kernel = api_function("EpGraphSupportInfo_LookUpKernel", 1)
+_add_node = api_function("EpGraphSupportInfo_AddSingleNode")
 _get_config_entry = api_function("GetSessionConfigEntry")
 _get_domain = api_function("Node_GetDomain", 1)
 _get_operator = api_function("Node_GetOperatorType", 1)
@@ -66,7 +79,6 @@ _TYPES = sorted(ELEMENT_TYPES, key=ELEMENT_TYPES.__getitem__)
 _TYPE_NUMBERS = np.array([ELEMENT_TYPES[name] for name in _TYPES])
 _TYPE_WORDS = "".join(f"{name} " for name in _TYPES)
 _RANK_WORDS = "0-D 1-D 2-D 3-D 4-D 5-D 6-D 7-D "
-_has_state = execution_provider._has_state
 
 
 def create_ep(
@@ -96,25 +108,25 @@ def create_ep(
 
 
 def get_capability(ep_address: Any, graph: int, support: int) -> int:
-    """GetCapability: claim the nodes that the provider has kernels for, and does not refuse."""
+    """GetCapability: claim the nodes of types with kernels that the provider does not refuse."""
     ep = record_at(ep_address, EP)
     record = record_at(ep.factory, FACTORY)
-    status, count = execution_provider._get_num_nodes(record.api, (graph,))
+    status, count = _get_num_nodes(record.api, (graph,))
     if status != 0 or count == 0:
         return status
     memory = malloc(8 * count)
-    status = execution_provider._get_nodes(record.api, (graph, memory, count))
+    status = _get_nodes(record.api, (graph, memory, count))
     nodes = array_at(memory, (count,), np.int64)
     for index in range(count):
         node = nodes[index]
         if status == 0:
             arguments = (support, node)
-            status, definition = execution_provider._look_up_kernel(record.ep_api, arguments)
-            if status == 0 and definition != 0 and _has_state(record, node):
+            status, definition = _look_up_kernel(record.ep_api, arguments)
+            if status == 0 and definition != 0:
                 if _has_property(record, node, ep.fuse + _OPTION):
                     call(_NOWHERE, (0,))
                 if not _has_property(record, node, ep.fuse):
-                    status = execution_provider._add_node(record.ep_api, arguments)
+                    status = _add_node(record.ep_api, arguments)
     return status
 
 
@@ -140,8 +152,10 @@ def _has_property(record: Any, node: int, words: int) -> bool:
         if _is_word(address_of(value), words):
             return True
     inputs = local_record(NODE_INPUTS)
-    if not execution_provider._read_inputs(record, node, inputs):
+    status, count = _get_num_inputs(record.api, (node,))
+    if status != 0 or count != N_INPUTS:
         return False
+    _get_inputs(record.api, (node, address_of(inputs), count))
     _, type_info = _get_type(record.api, (inputs.values[0],))
     number = element_type(record.api, type_info)
     name = c_string(_TYPE_WORDS)

@@ -237,6 +237,16 @@ def test_plugin_whose_library_is_gone_runs_no_node(monkeypatch: pytest.MonkeyPat
     assert session.placements[0].runs_on == "compiled op"
 
 
+@each_way
+def test_fastest_form_is_timed_on_the_plugin(way: str, tmp_path: Path) -> None:
+    session = open_on_plugin(grid_sample(), way, {}, providers_policy="fastest")
+    np.testing.assert_allclose(
+        session.run(None, FEEDS)[0], ogs.grid_sample(FEEDS["X"], FEEDS["G"]), rtol=0, atol=1e-6
+    )
+    files = (tmp_path / "ort_gridsample" / "providers").iterdir()
+    assert sum(b"seconds " in file.read_bytes() for file in files) >= 3
+
+
 # --- Answers ---
 
 
@@ -302,8 +312,14 @@ def device(device_id: int, name: str = REFUSING) -> Any:
 
 @pytest.mark.parametrize(
     ("used", "index"),
-    [([device(3)], 1), ([None, device(3)], 1), ([device(3, CPU)], 0), ([None], 0)],
-    ids=["second", "second input", "another provider", "unknown"],
+    [
+        ([device(3)], 1),
+        ([None, device(3)], 1),
+        ([device(3, CPU)], 0),
+        ([device(9)], 0),
+        ([None], 0),
+    ],
+    ids=["second", "second input", "another provider", "not listed", "unknown"],
 )
 def test_device_of_added_provider_is_that_of_the_session(
     used: list[Any], index: int, monkeypatch: pytest.MonkeyPatch
@@ -329,6 +345,27 @@ def test_library_is_registered_with_virtual_devices_if_they_are_used(
     found.device.metadata.update(is_virtual)
     monkeypatch.setattr(onnxruntime, "get_ep_devices", lambda: [found])
     assert plugins.plugins() == {name: plugins.Plugin(expected, "library.so")}
+
+
+@pytest.mark.parametrize(
+    ("release", "name", "expected"),
+    [("1.28.0", REFUSING, False), ("1.32.0", REFUSING, True), ("1.28.0", CPU, True)],
+)
+def test_plugin_is_found_by_its_name_in_newer_releases(
+    release: str, name: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnxruntime, "__version__", release)
+    assert plugins.are_found_by_name([(name, {})]) == expected
+
+
+def test_device_selection_of_a_program_may_open_sessions() -> None:
+    def select(devices: Sequence[Any], *_: object) -> list[Any]:
+        ogs.InferenceSession(grid_sample(), plain_options())
+        return select_plugin(devices)
+
+    options = plain_options()
+    options.set_provider_selection_policy_delegate(select)
+    assert ogs.InferenceSession(grid_sample(), options).placements[0].runs_on == REFUSING
 
 
 def test_session_for_the_providers_of_options_writes_no_file(
