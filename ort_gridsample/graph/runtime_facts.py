@@ -65,40 +65,47 @@ class Fact:
         return f"{'tried' if self.tried else 'read'} {self.date}: {self.source}"
 
 
-_TENSORRT_OPERATORS = "onnx-tensorrt 10.1, docs/operators.md"
+_TENSORRT_RTX = "TensorRT-RTX 1.7.1, whose parser and builder ran without a GPU"
+_UP_TO_32_BITS = ("float16", "float32", "bfloat16")
 
 TENSORRT = (
     Fact(
         "runs",
-        "4-D images of floats of up to 32 bits in opsets 16 to 19",
-        _TENSORRT_OPERATORS,
-        "2024-06-17",
+        "4-D images of floats in opsets 16 to 19: the parser reads all attributes rightly, and "
+        "engines were built, not run",
+        _TENSORRT_RTX,
+        "2026-11-28",
+        tried=True,
         axes=(2,),
-        types=("float16", "float32", "bfloat16"),
         last_opset=19,
+        types=(*_UP_TO_32_BITS, "float64"),
     ),
     Fact(
         "runs",
-        "nearest of 4-D images of floats of up to 32 bits",
-        _TENSORRT_OPERATORS,
-        "2024-06-17",
+        "nearest of 4-D images of floats in any opset",
+        _TENSORRT_RTX,
+        "2026-11-28",
+        tried=True,
         axes=(2,),
         modes=("nearest",),
-        types=("float16", "float32", "bfloat16"),
+        types=(*_UP_TO_32_BITS, "float64"),
     ),
     Fact(
         "wrong",
-        "linear and cubic as opset 20 names them: it samples the nearest pixel (seen in 10.13 and "
-        "11.1; not known of later releases)",
-        "NVIDIA/TensorRT issue 4646, onnx/onnx-tensorrt pull request 1060",
-        "2026-07-11",
+        "linear and cubic as opset 20 names them: the parser writes nearest. TensorRT-RTX 1.6.1 "
+        "and 1.7.1 do not. TensorRT 10.13 and 11.1 do, and of later releases it is not known",
+        "TensorRT-RTX 1.4.0 and 1.5.0, 1.6.1 and 1.7.1; NVIDIA/TensorRT issue 4646, "
+        "onnx/onnx-tensorrt pull request 1060",
+        "2026-11-28",
+        tried=True,
+        axes=(2, 3),
         modes=_LATER_WORDS,
         first_opset=20,
     ),
     Fact(
         "refuses",
         "5-D images",
-        "release notes of TensorRT 11.2.1",
+        "release notes of TensorRT 11.2.1; tried in TensorRT-RTX 1.5.0 and 1.7.1",
         "2026-08-04",
         axes=(3,),
         until="11.2",
@@ -106,22 +113,43 @@ TENSORRT = (
     Fact(
         "refuses",
         "3-D images, and those of more than 5 axes",
-        "reference of IGridSampleLayer, release notes of TensorRT 11.2.1",
-        "2026-08-04",
+        _TENSORRT_RTX,
+        "2026-11-28",
+        tried=True,
         axes=_OTHER_AXES,
     ),
     Fact(
         "refuses",
         "images of integers",
-        _TENSORRT_OPERATORS,
-        "2024-06-17",
+        _TENSORRT_RTX,
+        "2026-11-28",
+        tried=True,
         types=_INTEGERS,
     ),
     Fact(
         "refuses",
+        "a grid of float32 for an image of float16",
+        _TENSORRT_RTX,
+        "2026-11-28",
+        tried=True,
+        types=("float16",),
+        grid_types=("float32", "float64", "bfloat16"),
+    ),
+    Fact(
+        "refuses",
+        "a grid of float16 for an image of float32",
+        _TENSORRT_RTX,
+        "2026-11-28",
+        tried=True,
+        types=("float32", "float64"),
+        grid_types=("float16", "bfloat16"),
+    ),
+    Fact(
+        "refuses",
         _AFFINE_GRID,
-        _TENSORRT_OPERATORS,
-        "2024-06-17",
+        _TENSORRT_RTX,
+        "2026-11-28",
+        tried=True,
         operators=("AffineGrid",),
     ),
     Fact(

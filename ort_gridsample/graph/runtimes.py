@@ -217,7 +217,9 @@ RUNTIMES: Mapping[str, Runtime] = {
         title="onnxruntime's QNN provider",
         targets=_PLANAR_TARGETS,
         facts=runtime_facts.QNN,
-        why="The provider has no cubic.",
+        without=frozenset({"Mod"}),
+        why="onnxruntime-qnn 2.7.0 has no cubic, no 5-D images and no Mod of floats. Mod is written "
+        "as for MNN.",
     ),
     "rknn": Runtime(
         title="RKNN",
@@ -233,9 +235,9 @@ RUNTIMES: Mapping[str, Runtime] = {
         targets=("tensorrt-plugins", *_PLANAR_TARGETS),
         facts=runtime_facts.TENSORRT,
         dialects=frozenset({"tensorrt-plugins"}),
-        why="TensorRT samples 4-D images; 5-D ones since 11.2. It takes opset 20's linear and "
-        "cubic for nearest, and got deformable attention as GridSamples wrong in some engines. "
-        "Its plugin computes deformable attention.",
+        why="TensorRT samples 4-D images; 5-D ones since 11.2. Up to 11.1 it takes opset 20's "
+        "linear and cubic for nearest, and it got deformable attention as GridSamples wrong in "
+        "some engines. Its plugin computes deformable attention.",
     ),
     "tvm": Runtime(
         title="TVM",

@@ -146,14 +146,15 @@ def _patches(
         plugins = TensorRTPluginsTarget()
         yield _PartialPatch(plugins, {id(plugins): plugin}, None)
     targets = {name: _target_named(name, functions, model, opset, runtime) for name in names}
-    names_by_id = {id(target): name for name, target in targets.items()}
-    names_by_id[id(ABSORBED)] = names[-1]
-    selector: TargetSelector = targets[names[0]]
-    if len(names) > 1:
-        from .targets.runtime_target import RuntimeTarget
+    absorbed = {id(ABSORBED): names[-1]}
+    if len(names) == 1:
+        (target,) = targets.values()
+        yield _PartialPatch(target, {id(target): names[0]} | absorbed, opset)
+        return
+    from .targets.runtime_target import RuntimeTarget
 
-        selector = RuntimeTarget(runtime, targets, composites=plugin if has_plugin else "")
-    yield _PartialPatch(selector, names_by_id, opset)
+    selector = RuntimeTarget(runtime, targets, composites=plugin if has_plugin else "")
+    yield _PartialPatch(selector, selector.names | absorbed, opset)
 
 
 def opset_for_decomposed(

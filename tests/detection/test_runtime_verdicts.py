@@ -82,7 +82,10 @@ VERDICTS = [
     ("tensorrt", sample(1, '<mode = "nearest">'), "refuses"),
     ("tensorrt", sample(4, '<mode = "nearest">'), "refuses"),
     ("tensorrt", sample(opset=16, X_type="uint8"), "refuses"),
-    ("tensorrt", sample(opset=16, X_type="double", grid_type="double"), NOT_KNOWN),
+    ("tensorrt", sample(opset=16, X_type="double", grid_type="double"), "runs"),
+    ("tensorrt", sample(opset=16, X_type="float16", grid_type="float16"), "runs"),
+    ("tensorrt", sample(opset=16, X_type="float16"), "refuses"),
+    ("tensorrt", sample(opset=16, grid_type="float16"), "refuses"),
     ("openvino", sample(opset=19, attributes='<mode = "bicubic">'), "runs"),
     ("openvino", sample(opset=22), "refuses before 2026.3"),
     ("openvino", sample(3), "refuses"),
@@ -121,8 +124,8 @@ def test_reasons_have_the_source_and_whether_it_was_tried() -> None:
     )
     (reason,) = verdict("tensorrt", sample(3, '<mode = "nearest">')).reasons
     assert reason == (
-        "TensorRT refuses 5-D images before 11.2 "
-        "(read 2026-08-04: release notes of TensorRT 11.2.1)"
+        "TensorRT refuses 5-D images before 11.2 (read 2026-08-04: release notes of TensorRT "
+        "11.2.1; tried in TensorRT-RTX 1.5.0 and 1.7.1)"
     )
 
 

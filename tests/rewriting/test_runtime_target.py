@@ -166,6 +166,37 @@ def test_types_that_opset_16_or_the_runtime_lacks_are_written_in_others(
     assert refused(runtime, patched) == []
 
 
+@pytest.mark.parametrize(
+    ("runtime", "X_type", "grid_type", "n_casts"),
+    [
+        ("tensorrt", "float16", "float", 2),
+        ("tensorrt", "float", "float16", 1),
+        ("tensorrt", "float16", "float16", 0),
+        ("tensorrt", "double", "double", 0),
+        ("directml", "float", "double", 1),
+        ("directml", "double", "double", 3),
+        ("directml", "float16", "float", 0),
+        ("webgpu", "double", "float", 2),
+        ("openvino", "double", "float", 0),
+    ],
+)
+def test_types_that_a_runtime_refuses_are_sampled_in_float32_between_casts(
+    runtime: RuntimeName, X_type: str, grid_type: str, n_casts: int
+) -> None:
+    model = sample(attributes='<mode = "cubic">', X_type=X_type, grid_type=grid_type)
+    patched = ogs.patch_model(model, for_runtime=runtime)
+    counts = operators(patched)
+    assert counts == Counter(GridSample=1, Cast=n_casts) - Counter()
+    assert refused(runtime, patched) == []
+    if n_casts == 0:
+        return
+    feeds = feeds_of(model)
+    (expected,) = ogs.InferenceSession(model).run(None, feeds)
+    (output,) = ogs.InferenceSession(patched).run(None, feeds)
+    assert output.dtype == expected.dtype
+    np.testing.assert_allclose(output, expected, rtol=0, atol=2e-3)
+
+
 @every_runtime
 def test_affine_grid_becomes_basic_operators(runtime: RuntimeName) -> None:
     model = parsed(

@@ -9,8 +9,10 @@ from itertools import product
 from ...detection.match import Match
 from ...detection.runtime_verdicts import NodeForm, form_of, is_refused
 from ...dialects.registry import PRIMITIVES, TWO_AXES
+from ...dialects.table import AI_ONNX
 from ...graph.runtimes import Runtime
 from . import Target, TargetSelector, two_axes
+from .float32_target import Float32Target
 
 
 class RuntimeTarget(TargetSelector):
@@ -29,6 +31,8 @@ class RuntimeTarget(TargetSelector):
     ) -> None:
         self.runtime = runtime
         self._writers = writers
+        #: Writes 4-D GridSamples of types that the runtime refuses in float32.
+        self._in_float32 = Float32Target(AI_ONNX, first_words=True)
         self.name = composites
         self.has_allowzero = runtime.has_allowzero
         self.replaces_attention = any(writer.replaces_attention for writer in writers.values())
@@ -41,9 +45,15 @@ class RuntimeTarget(TargetSelector):
             if is_attention and writer is not None and writer.targets_of([host]):
                 writers.update(dict.fromkeys(host.absorbed, writer))
         targets: dict[Match, Target] = {}
-        for writer in self._writers.values():
+        for writer in (*self._writers.values(), self._in_float32):
             targets |= writer.targets_of([match for match in matches if writers[match] is writer])
         return {match: targets[match] for match in matches if match in targets}
+
+    @property
+    def names(self) -> dict[int, str]:
+        """The id of a target that writes nodes -> its name."""
+        names = {id(writer): name for name, writer in self._writers.items()}
+        return names | {id(self._in_float32): TWO_AXES}
 
     def _writer_of(self, match: Match) -> Target | None:
         """Return the first target that is suitable for a node.
@@ -56,7 +66,18 @@ class RuntimeTarget(TargetSelector):
         for name, writer in self._writers.items():
             if all(self._is_suitable(name, node) for node in nodes):
                 return writer if writer.replaces_attention or not is_attention else None
+            if name == TWO_AXES and all(map(self._is_suitable_in_float32, nodes)):
+                return None if is_attention else self._in_float32
         return None
+
+    def _is_suitable_in_float32(self, match: Match) -> bool:
+        """Whether the runtime runs a 4-D GridSample between Casts to float32 and back."""
+        record = match.record
+        if record.spatial_axes != (2,) or not self._in_float32.replaces(match):
+            return False
+        form = form_of(record, two_axes.FIRST_OPSET)
+        in_float32 = replace(form, types=("float32",), grid_types=("float32",))
+        return not is_refused(self.runtime, in_float32)
 
     def _is_suitable(self, name: str, match: Match) -> bool:
         """Whether the target can write a node, in a form that the runtime is not known to refuse.
