@@ -132,10 +132,9 @@ def _file() -> Path:
 
 def _machine() -> str:
     """Return a hash of the processor, of the features that Numba uses, and of this release."""
-    from .. import __version__
-
+    release = vars(sys.modules[__name__.partition(".")[0]])["__version__"]
     numba_settings = [os.environ.get(f"NUMBA_CPU_{name}", "") for name in ("NAME", "FEATURES")]
-    parts = [__version__, sys.platform, platform.machine(), *_processor(), *numba_settings]
+    parts = [release, sys.platform, platform.machine(), *_processor(), *numba_settings]
     return cache_folder.digest("\0".join(parts).encode(), "machine")
 
 

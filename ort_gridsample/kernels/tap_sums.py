@@ -76,7 +76,7 @@ def is_any_outside(index: ArrayRef) -> bool:
     marks = np.uint32(0)
     for p in range(len(index)):
         marks |= index[p]
-    return marks >= OUTSIDE_BIT
+    return bool(marks >= OUTSIDE_BIT)
 
 
 @by_types
