@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import GridSampleError
-from ..kernels import library_file
+from ..kernels import library_file, measured
 
 _DISTRIBUTIONS = (
     "ort-gridsample",
@@ -155,6 +155,10 @@ def versions() -> dict[str, str]:
         except GridSampleError as error:
             names_and_versions["library"] = f"cannot be used ({error})"
     names_and_versions["Python"] = platform.python_version()
+    try:
+        names_and_versions["prefetching"] = measured.description()
+    except GridSampleError as error:
+        names_and_versions["prefetching"] = f"cannot be set ({error})"
     return names_and_versions
 
 

@@ -21,6 +21,7 @@
 - ``pointers``, ``c_symbols``: addresses, memory, locks and C functions in compiled code
 - ``compilation``, ``code_library``, ``target``: compiles functions to C function pointers, for
   this machine or another one
+- ``measured``: what is measured once per machine
 - ``kernel_key``: the code that a kernel contains, as the key of the kernel on disk
 - ``cache_folder``, ``kernel_lock``: the folder of compiled kernels, and the lock by which only
   one process compiles a kernel

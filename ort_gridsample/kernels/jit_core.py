@@ -28,7 +28,7 @@ from ..reference.plan import Plan, type_name
 from ..reference.taps import MAX_TAPS
 from ..system.cpus import available_cpus
 from ..system.process import after_fork
-from ..system.threads import submit
+from ..system.threads import submit, wake_up_time
 from .library_kernels import kernel_name, library_kernels
 from .structs import (
     ATTENTION_LAUNCH,
@@ -51,9 +51,9 @@ NAME: Final = "jit"
 
 #: The work for each helper of a launch. In a loop of calls the helpers spin.
 WORK_PER_HELPER = 1 << 17
-#: The same for a call without a recent one: to wake a thread takes as long as the work of a small
-#: launch.
-WORK_PER_HELPER_OF_SINGLE_CALL = 1 << 21
+#: The same for a call without a recent one, for each nanosecond in which a thread wakes up. It is
+#: three times the work that is done in the meantime.
+WORK_PER_NANOSECOND = 21
 #: The maximum time between two calls of a loop, in nanoseconds.
 MAX_PAUSE_OF_LOOP = 1_000_000
 #: Each thread keeps this many bytes of scratch memory for its next call. Fresh memory costs more
@@ -326,8 +326,10 @@ def _run(functions: _CoreFunctions, launch: Any, launch_address: int, work: int)
 
 def _work_per_helper() -> int:
     """Return the work for each helper of a call whose thread must be started."""
-    pause = time.perf_counter_ns() - getattr(_thread_local, "end_of_call", -MAX_PAUSE_OF_LOOP)
-    return WORK_PER_HELPER if pause < MAX_PAUSE_OF_LOOP else WORK_PER_HELPER_OF_SINGLE_CALL
+    now = time.perf_counter_ns()
+    if now - getattr(_thread_local, "end_of_call", -MAX_PAUSE_OF_LOOP) < MAX_PAUSE_OF_LOOP:
+        return WORK_PER_HELPER
+    return max(WORK_PER_HELPER, int(WORK_PER_NANOSECOND * wake_up_time.average(now)))
 
 
 def _run_phase(functions: _CoreFunctions, launch: Any, launch_address: int, n_workers: int) -> None:

@@ -32,13 +32,13 @@ import numpy as np
 from numba.extending import register_jitable
 
 from .. import spec
-from . import simd, tap_sums, tap_table, vector_sampling
+from . import measured, simd, tap_sums, tap_table, vector_sampling
 from .axis_vectors import VECTOR_SIZE
 from .compilation import FunctionSpec, compiles_in
 from .halves import HALVES, stored_dtype_of, write_rounded
 from .pointers import address_of, array_at, copy_past_caches, record_at
 from .simd import WIDE_PANEL
-from .structs import KERNEL, LAUNCH, WORKER, Address, RecordRef
+from .structs import KERNEL, LAUNCH, WORKER, Address, ArrayRef, RecordRef
 from .tap_plans import COMPILED_MODE_RULES, MODE_CODES, TAPS
 from .tap_table import TapTable
 from .tiles import CHANNELS_PER_GROUP, scratch_address, scratch_array
@@ -226,25 +226,85 @@ def _copy_channels(
     inside = table[1 - buffer, 0, :positions]
     X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)[batch]
     Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), stored_dtype)[batch]
-    size = X.itemsize
-    nbytes = launch.c * launch.pixels * size
-    step = tap_sums.prefetch_step(index, nbytes)
+    nbytes = launch.n * launch.c * launch.positions * X.itemsize
+    copies = scratch_array(launch, worker_address, "copies", stored_dtype)
+    if nbytes < MIN_BYTES_PAST_CACHES:
+        copies = copies[:0]
+    prefetched_bytes = record_at(launch.kernel, KERNEL).prefetched_bytes
+    _copy_tile(X, index, inside, Y, begin, copies, prefetched_bytes)
+
+
+@register_jitable
+def _copy_tile(
+    X: ArrayRef,
+    index: ArrayRef,
+    inside: ArrayRef,
+    Y: ArrayRef,
+    begin: int,
+    copies: ArrayRef,
+    prefetched_bytes: int,
+) -> None:
+    """Copy a pixel of each channel to each position of a tile.
+
+    Args:
+        X: channels (C, S).
+        index: the pixel of each position (P,). If it is outside, the value is 0.
+        inside: the pixels, moved inside (P,).
+        Y: the result is written to Y[:, begin:] (C, ≥ begin + P).
+        begin: see ``Y``.
+        copies: scratch memory (≥ P,), from which Y is written past the caches; or empty.
+        prefetched_bytes: the size of X from which all pixels of an incoherent grid are prefetched.
+    """
+    positions = len(inside)
+    channels = len(X)
+    step = simd.SMOOTH_STEP
+    nbytes = X.size * X.itemsize
+    if nbytes >= prefetched_bytes:
+        step = tap_sums.prefetch_step(index)
     has_outside = tap_sums.is_any_outside(index)
     n_listed = tap_sums.list_outside(X, index) if has_outside else 0
     has_outside = has_outside and n_listed == 0
     outside = index[:n_listed]
-    writes_past_caches = launch.n * launch.c * launch.positions * size >= MIN_BYTES_PAST_CACHES
-    copies = scratch_array(launch, worker_address, "copies", stored_dtype)
     if nbytes > MIN_BYTES_TO_PREFETCH:
         for p in range(0, positions, step):
             simd.prefetch(X[0], inside[p])
-    for c in range(launch.c):
+    for c in range(channels):
         y = Y[c, begin:]
-        next_x = X[min(c + 1, launch.c - 1)]
-        values = copies if writes_past_caches else y
+        next_x = X[min(c + 1, channels - 1)]
+        values = copies if len(copies) > 0 else y
         tap_sums.copy_pixels(X[c], index, inside, outside, has_outside, step, values, next_x)
-        if writes_past_caches:
+        if len(copies) > 0:
             copy_past_caches(y, copies[:positions])
+
+
+@compiles_in(0.7)
+def copy_tiles(
+    X_address: Address,
+    channels: int,
+    pixels: int,
+    index_address: Address,
+    positions: int,
+    Y_address: Address,
+    prefetched_bytes: int,
+) -> int:
+    """Copy pixels of uint32 as a kernel does, for a measurement (:mod:`.measured`); return 0.
+
+    Args:
+        X_address: the address of X (channels, pixels).
+        channels: see ``X_address``.
+        pixels: see ``X_address``.
+        index_address: the address of the pixel of each position, all of them of X.
+        positions: the number of positions.
+        Y_address: the address of Y (channels, positions).
+        prefetched_bytes: as in a KERNEL.
+    """
+    X = array_at(X_address, (channels, pixels), np.uint32)
+    index = array_at(index_address, (positions,), np.uint32)
+    Y = array_at(Y_address, (channels, positions), np.uint32)
+    for begin in range(0, positions, tap_table.MAX_TILE_POSITIONS):
+        tile = index[begin : begin + tap_table.MAX_TILE_POSITIONS]
+        _copy_tile(X, tile, tile, Y, begin, index[:0], prefetched_bytes)
+    return 0
 
 
 def weight_dtype_of(X_type: str) -> np.dtype[Any]:
@@ -471,6 +531,7 @@ def kernel_constants(X_type: str, grid_type: str, mode: str) -> dict[str, int]:
         "weight_size": stored_dtype_of(weight).itemsize if has_weights else 0,
         "copy_size": 0 if has_weights else X_size,
         "packed_size": stored_dtype_of(weight).itemsize if has_weights else X_size,
+        "prefetched_bytes": 0 if has_weights else measured.prefetched_bytes(),
         "may_mask": int(not X_type.startswith(("int", "uint"))),
     }
 

@@ -22,9 +22,8 @@ INT64 = ir.IntType(64)
 #: not aligned better than their elements.
 ITEMSIZE = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "float": 4, "double": 8}
 
-#: Whether gather instructions are faster than single loads. They are on Sapphire Rapids. Older
-#: processors, where they are slower, lack this feature.
-CPU_GATHERS_FAST = target.has("avx512fp16")
+#: Whether gather instructions are faster than single loads.
+CPU_GATHERS_FAST = target.gathers_fast()
 #: An element's LLVM type and the number of lanes -> the suffix of the name of LLVM's intrinsic.
 _GATHERS = {
     ("double", 8): "dpd.512",

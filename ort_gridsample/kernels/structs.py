@@ -97,6 +97,9 @@ KERNEL = record(
     "copy_size",  # in mode nearest, the size of an element of Y that waits to be written; else 0
     "packed_size",  # the size of an element of a packed panel, in bytes; 0 if X is never packed
     "cpus",  # the number of processors
+    # In mode nearest, the size of the channels of a batch from which all pixels of an incoherent
+    # grid are prefetched, in bytes.
+    "prefetched_bytes",
     "may_mask",  # whether taps outside may be masked by a weight of NaN
     "columns",  # without a grid input, the number of Y's columns whose positions a worker keeps
 )

@@ -41,9 +41,6 @@ MIN_TAPS_FOR_WIDE = 1 << 16
 SHORT_INTEGERS = types.int8, types.int16, types.uint8, types.uint16
 #: The number of positions of a tile whose pixels tell whether the grid is smooth.
 MAX_POSITIONS_EXAMINED = 128
-#: Of an incoherent grid, all pixels are prefetched if the channels of a batch do not stay in the
-#: caches. Otherwise this costs more than it saves.
-MIN_BYTES_TO_PREFETCH_ALL = 1 << 24
 #: The number of pixels that one call packs.
 PIXELS_PER_PART = 1 << 12
 
@@ -52,15 +49,12 @@ PIXELS_PER_PART = 1 << 12
 
 
 @register_jitable
-def prefetch_step(index: ArrayRef, nbytes: int) -> int:
-    """Return for how many positions of a tile one pixel is prefetched.
+def prefetch_step(index: ArrayRef) -> int:
+    """Return for how many positions of a tile one pixel is prefetched, if X exceeds the caches.
 
     Args:
         index: the pixel of each position (P,).
-        nbytes: the size of the channels of a batch.
     """
-    if nbytes <= MIN_BYTES_TO_PREFETCH_ALL:
-        return simd.SMOOTH_STEP
     count = min(len(index) - 1, MAX_POSITIONS_EXAMINED)
     n_jumps = 0
     for p in range(count):

@@ -32,6 +32,19 @@ def choose(target_system: str, target_processor: str, features: Collection[str])
     _features = features
 
 
+def is_chosen() -> bool:
+    """Whether functions are compiled for a machine that :func:`choose` was called with."""
+    return _features is not None
+
+
+def gathers_fast() -> bool:
+    """Whether gather instructions are faster than single loads.
+
+    They are on Sapphire Rapids. Older processors, where they are slower, lack this feature.
+    """
+    return has("avx512fp16")
+
+
 def has(*features: str) -> bool:
     """Whether the processor has all these ``features``, by LLVM's names."""
     if _features is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -142,14 +143,49 @@ if hasattr(os, "sched_getaffinity"):
     _current_cpu = getattr(ctypes.CDLL(None), "sched_getcpu", None)
 
 
+class WakeUpTime:
+    """The time from :func:`submit` to the call of the work: a moving average, in nanoseconds."""
+
+    #: The average before a time is added: that of a virtual machine.
+    INITIAL = 100_000.0
+    #: The weight of a time in the average.
+    WEIGHT = 1 / 8
+    #: A longer time counts as this one: other programs may have used all processors.
+    LONGEST = 1_000_000
+    #: The average is no longer than the initial one if no time has been added for so long. Work
+    #: that is too short for a long wake-up time is not submitted, and adds none.
+    MAX_AGE = 1_000_000_000
+
+    def __init__(self) -> None:
+        self._average = self.INITIAL
+        self._last_added = 0
+
+    def average(self, now: int) -> float:
+        """Return the average at the time ``now``."""
+        is_old = now - self._last_added > self.MAX_AGE
+        return min(self._average, self.INITIAL) if is_old else self._average
+
+    def add(self, nanoseconds: int, now: int) -> None:
+        """Add a time, measured ``now``. If two threads add at once, one time may be lost."""
+        average = self.average(now)
+        self._average = average + (min(nanoseconds, self.LONGEST) - average) * self.WEIGHT
+        self._last_added = now
+
+
+wake_up_time = WakeUpTime()
+
+
 def submit(work: Callable[[], None], count: int) -> None:
     """Have up to ``count`` threads of the pool call ``work``, as soon as they are free."""
     cpu = -1 if _current_cpu is None else _current_cpu()
-    _pool.submit(partial(_call_on_other_cpu, work, cpu), count)
+    start = time.perf_counter_ns()
+    _pool.submit(partial(_call_on_other_cpu, work, cpu, start), count)
 
 
-def _call_on_other_cpu(work: Callable[[], None], cpu: int) -> None:
+def _call_on_other_cpu(work: Callable[[], None], cpu: int, start: int) -> None:
     """Call ``work`` on another processor than ``cpu``, if this thread may use another one.
+
+    ``start`` is the time of :func:`submit`.
 
     Linux often wakes a thread on the processor of its waker, and leaves both there for some
     milliseconds.
@@ -161,6 +197,8 @@ def _call_on_other_cpu(work: Callable[[], None], cpu: int) -> None:
             if other_cpus:
                 os.sched_setaffinity(0, other_cpus)  # moves the thread
                 os.sched_setaffinity(0, allowed_cpus)
+    now = time.perf_counter_ns()
+    wake_up_time.add(now - start, now)
     work()
 
 

@@ -38,6 +38,42 @@ def wait_until(
         between()
 
 
+class TestWakeUpTime:
+    def test_average_moves_to_the_times_that_are_added(self):
+        average = threads.WakeUpTime()
+        average.add(20_000, 0)
+        assert average.average(0) == 90_000
+        for _ in range(100):
+            average.add(20_000, 0)
+        assert average.average(0) == pytest.approx(20_000, rel=1e-3)
+
+    def test_average_of_very_long_times_is_limited(self):
+        average = threads.WakeUpTime()
+        for _ in range(100):
+            average.add(10**10, 0)
+        assert average.average(0) == pytest.approx(threads.WakeUpTime.LONGEST, rel=1e-3)
+
+    @pytest.mark.parametrize(("nanoseconds", "expected"), [(10**6, 100_000), (20_000, 20_000)])
+    def test_long_average_is_forgotten_and_a_short_one_is_kept(self, nanoseconds, expected):
+        average = threads.WakeUpTime()
+        for _ in range(100):
+            average.add(nanoseconds, 0)
+        later = threads.WakeUpTime.MAX_AGE + 1
+        assert average.average(later) == pytest.approx(expected, rel=1e-3)
+        average.add(expected, later)
+        assert average.average(later) == pytest.approx(expected, rel=1e-3)
+
+    def test_submit_adds_the_time_until_the_call(self, monkeypatch):
+        added = []
+        monkeypatch.setattr(threads.wake_up_time, "add", lambda *times: added.append(times))
+        called = threading.Event()
+        before = time.perf_counter_ns()
+        threads.submit(called.set, 1)
+        assert called.wait(60)
+        ((nanoseconds, now),) = added
+        assert 0 < nanoseconds <= now - before
+
+
 class TestNumThreads:
     @pytest.fixture(autouse=True)
     def _default(self, monkeypatch):
@@ -261,6 +297,23 @@ class TestHelpers:
         assert 0 < count < num_threads
         assert work() == 0
         assert not slots.any()
+
+    @pytest.mark.parametrize("nanoseconds", [1000, 30_000, 100_000, 400_000])
+    def test_single_call_uses_helpers_for_work_that_is_worth_the_measured_time(
+        self, nanoseconds, monkeypatch
+    ):
+        now = time.perf_counter_ns()
+        monkeypatch.setattr(jit_core._thread_local, "end_of_call", 0, raising=False)
+        wake_up_time = threads.WakeUpTime()
+        monkeypatch.setattr(jit_core, "wake_up_time", wake_up_time)
+        assert jit_core._work_per_helper() == 2_100_000
+        for _ in range(200):
+            wake_up_time.add(nanoseconds, now)
+        expected = max(jit_core.WORK_PER_HELPER, jit_core.WORK_PER_NANOSECOND * nanoseconds)
+        assert jit_core._work_per_helper() == pytest.approx(expected, rel=1e-3)
+        monkeypatch.setattr(jit_core._thread_local, "end_of_call", time.perf_counter_ns())
+        monkeypatch.setattr(jit_core, "MAX_PAUSE_OF_LOOP", 1 << 62)
+        assert jit_core._work_per_helper() == jit_core.WORK_PER_HELPER
 
     def test_interrupted_call_waits_for_its_helpers(self, runs, cheap, monkeypatch):
         """Helpers write to memory of the call."""
