@@ -14,7 +14,6 @@ import onnx
 
 from ..graph.scope import has_attribute_references
 from ..inference.lengths import InferredLengths
-from ..inference.types import Inference
 from ..inference.views import LAYOUT_OPERATORS
 from ..kernels.program_codes import MAX_STEPS, OPERATIONS
 from ..spec import Dim, Shape, known_lengths
@@ -41,7 +40,6 @@ class CoordinateTracer:
 
     Args:
         lengths: the lengths of the scope's values.
-        inference: the inferred types of the scope's values.
         grid_rank: the rank of the grid.
         boundary: values that are not traced further.
 
@@ -59,7 +57,6 @@ class CoordinateTracer:
     def __init__(
         self,
         lengths: InferredLengths,
-        inference: Inference,
         grid_rank: int,
         boundary: Collection[str] = (),
     ) -> None:
@@ -69,7 +66,6 @@ class CoordinateTracer:
         self.nodes: set[int] = set()
         self.changes_grid = False
         self.unused_concat_inputs: dict[str, set[str]] = {}
-        self._inference = inference
         self._boundary = boundary
 
     def trace_program(
@@ -144,7 +140,7 @@ class CoordinateTracer:
 
     def shape(self, name: str) -> Shape | None:
         """Return the inferred shape of ``name``."""
-        return self._inference.value_in_all_calls(self.use_def.scope, name).shape
+        return self.lengths.dims(name)
 
     def length_along(self, component: Component, name: str) -> int | None:
         """Return the length of ``name`` along the axis of ``component``.

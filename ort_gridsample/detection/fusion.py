@@ -104,7 +104,7 @@ def _find_programs(
     allow_coordinate_operands = has_known_type
     boundary: set[str] = set()
     while True:
-        tracer = CoordinateTracer(lengths, inference, grid_rank=r + 2, boundary=boundary)
+        tracer = CoordinateTracer(lengths, grid_rank=r + 2, boundary=boundary)
         fused = _trace_once(
             tracer,
             grid,

@@ -169,18 +169,30 @@ class Scope:
         A node also reads what its graphs read. The reader of the scope's outputs is
         :data:`OUTSIDE`.
         """
-        reads = [*enumerate(self.inputs), (OUTSIDE, self.output_names)]
+        readers: dict[str, set[int]] = {}
+        for index, names in self._reads():
+            for name in names:
+                readers.setdefault(name, set()).add(index)
+        readers.pop("", None)  # the name of an input that a node leaves out
+        return readers
+
+    def unread(self, names: Iterable[str]) -> set[str]:
+        """Return those of ``names`` that have no readers. It takes less time than all readers."""
+        unread = set(names)
+        for _, read in self._reads():
+            unread.difference_update(read)
+        return unread
+
+    def _reads(self) -> list[tuple[int, Sequence[str]]]:
+        """Return the index of each reader with names that it reads."""
+        reads: list[tuple[int, Sequence[str]]] = [*enumerate(self.inputs)]
+        reads.append((OUTSIDE, self.output_names))
         for index, bodies in self.bodies.items():
             pending = [*bodies]
             for body in pending:  # grows while it is iterated
                 reads += ((index, names) for names in (*body.inputs, body.output_names))
                 pending += chain.from_iterable(body.bodies.values())
-        readers: dict[str, set[int]] = {}
-        for index, names in reads:
-            for name in names:
-                readers.setdefault(name, set()).add(index)
-        readers.pop("", None)  # the name of an input that a node leaves out
-        return readers
+        return reads
 
     @property
     def output_names(self) -> list[str]:

@@ -123,7 +123,7 @@ def drop_unread_constants(constants: Iterable[tuple[Scope, str]]) -> None:
     for scope, name in constants:
         names_by_scope.setdefault(id(scope), (scope, set()))[1].add(name)
     for scope, names in names_by_scope.values():
-        unread = names - scope.readers.keys()
+        unread = scope.unread(names)
         if not unread:
             continue
         drop_initializers(scope, unread)

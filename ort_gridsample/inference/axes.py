@@ -51,7 +51,8 @@ def new_axes(lengths: Iterable[Length]) -> Axes:
 
 def whole_axes(lengths: Iterable[Length]) -> Axes:
     """Return axes of these lengths, each with its index as its name."""
-    return tuple((Factor(length, axis),) for axis, length in enumerate(lengths))
+    make = Factor._make  # in half the time of a call with defaults
+    return tuple([(make((length, axis, ONE)),) for axis, length in enumerate(lengths)])
 
 
 def merged(factors: Iterable[Factor]) -> Factors:

@@ -6,6 +6,8 @@ shape, such as the second input of a Reshape. Both may be symbolic: see :mod:`.s
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 
@@ -15,6 +17,7 @@ from onnx import TensorProto, numpy_helper
 from ..graph.placeholders import is_placeholder
 from ..graph.scope import has_attribute_references
 from ..graph.use_def import UseDef
+from ..spec import Shape
 from .computed_operands import LENGTH_TYPES
 from .symbolic import ONE, Length, PartialLengths
 from .types import Inference
@@ -24,6 +27,7 @@ from .views import LAYOUT_OPERATORS, REARRANGING, View, int_attribute, view_of
 MAX_DEPTH = 64
 #: The maximum number of elements of a tensor that is read as a shape or as indices.
 MAX_ELEMENTS = 1024
+_INT64 = struct.Struct("<q")
 _INTEGER_TYPES = (TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64)
 
 
@@ -40,9 +44,16 @@ class InferredLengths:
     def __init__(self, use_def: UseDef, inference: Inference) -> None:
         self.use_def = use_def
         self._inference = inference
+        self._dims: dict[str, Shape | None] = {}
         self._inferred: dict[str, tuple[Length, ...] | None] = {}
         self._views: dict[str, View | None] = {}
         self._constants: dict[str, PartialLengths | None] = {}
+
+    def dims(self, name: str) -> Shape | None:
+        """Return the inferred shape of a value in all calls, or None if its rank is unknown."""
+        if name not in self._dims:
+            self._dims[name] = self._inference.value_in_all_calls(self.use_def.scope, name).shape
+        return self._dims[name]
 
     def shape(self, name: str) -> tuple[Length, ...] | None:
         """Return the lengths of the axes of a value, or None if its rank is unknown."""
@@ -65,7 +76,7 @@ class InferredLengths:
         Return None if the inferred rank is unknown.
         """
         if name not in self._inferred:
-            shape = self._inference.value_in_all_calls(self.use_def.scope, name).shape
+            shape = self.dims(name)
             lengths = None
             if shape is not None:
                 lengths = tuple(
@@ -101,10 +112,23 @@ class InferredLengths:
         if constant.data_type not in _INTEGER_TYPES:
             return None
         if is_placeholder(constant):
-            values = self.use_def.scope.constant_value(name)
+            array = self.use_def.scope.constant_value(name)
+            if array is None:
+                return None
+            values: Sequence[int] = array.ravel().tolist()
         else:
-            values = numpy_helper.to_array(constant)
-        return None if values is None else [Length(element) for element in values.ravel().tolist()]
+            values = _integers_of(constant)
+        return [Length(element) for element in values]
+
+
+def _integers_of(tensor: TensorProto) -> Sequence[int]:
+    """Return the elements of a tensor of integers of at most one axis."""
+    data = tensor.raw_data
+    count = math.prod(tensor.dims)
+    if tensor.data_type == TensorProto.INT64 and len(data) == count * _INT64.size:
+        return [element for (element,) in _INT64.iter_unpack(data)]  # 5 times as fast as an array
+    integers: list[int] = numpy_helper.to_array(tensor).ravel().tolist()
+    return integers
 
 
 def _unknown(name: str, axis: int) -> Length:

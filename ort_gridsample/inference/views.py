@@ -11,7 +11,7 @@ are all traced by views. No other module interprets these operators.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -232,10 +232,12 @@ class View:
         if self.joined_axis is not None:
             return self._joined_source(axis, index)
         others = [i for i in range(len(self.axes)) if i != axis]
+        input_rank = len(self.input_shape)
         for input_axis in self._candidate_axes(axis):
-            input_axes = [i for i in range(len(self.input_shape)) if i != input_axis]
-            if len(input_axes) != len(others) or any(i != input_axis for i in self.parts):
+            n_input_axes = input_rank if input_axis is None else input_rank - 1
+            if n_input_axes != len(others) or any(i != input_axis for i in self.parts):
                 continue
+            input_axes = [i for i in range(input_rank) if i != input_axis]
             if not all(map(self._is_same, others, input_axes)):
                 continue
             source = self._index_on(axis, index, input_axis)
@@ -243,16 +245,17 @@ class View:
                 return source
         return None
 
-    def _candidate_axes(self, axis: int | None) -> list[int | None]:
-        """Return the axes of the input that an axis of the output may be, likely ones first."""
+    def _candidate_axes(self, axis: int | None) -> Iterator[int | None]:
+        """Yield the axes of the input that an axis of the output may be, likely ones first."""
         assert self.input_shape is not None  # source_of() returns None otherwise
         factors = None if axis is None else self.axes[axis]
-        named: list[int | None] = []
-        if factors:
-            named = [factor.axis for factor in factors if isinstance(factor.axis, int)]
+        for factor in factors or ():
+            if isinstance(factor.axis, int):
+                yield factor.axis
+        yield from self.parts
         used = {factor.axis for factors in self.axes if factors for factor in factors}
-        unused = [i for i in range(len(self.input_shape)) if i not in used]
-        return list(dict.fromkeys([*named, *self.parts, *unused, None]))
+        yield from (i for i in range(len(self.input_shape)) if i not in used)
+        yield None
 
     def _index_on(self, axis: int | None, index: int, input_axis: int | None) -> Source | None:
         """Return the source of an index if ``axis`` is ``input_axis``, a part of it or an index."""

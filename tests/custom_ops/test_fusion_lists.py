@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
 import onnxruntime
 import pytest
 
@@ -19,8 +20,8 @@ from ort_gridsample import versions
 from support.cases import Attributes
 from support.exported_models import EXPORTED_FOLDER, EXPORTED_MODELS
 from support.fusion_lists import fused_by_provider, fused_by_session
-from support.models import grid_sample_model
-from support.paths import needs_provider
+from support.models import grid_sample_model, parsed
+from support.paths import needs_provider, open_native, open_provider
 
 #: The release whose optimizations the rows describe.
 RELEASE = "1.32"
@@ -120,6 +121,55 @@ def test_session_and_provider_fuse_the_same_nodes_unless_a_row_says_why(
     if difference.logged:
         lines = [line for line in caplog.messages if difference.logged in line]
         assert len(lines) >= len(difference.session)
+
+
+#: Models in which the shape of a grid follows only from nodes that compute no coordinates.
+COMPUTED_SHAPES = {
+    "a flow is resized to a computed shape": """
+        g (float[N,3,8,9] X, float[N,2,12,14] flow) => (float[N,3,6,7] Y)
+            <int64[2] lengths = {6, 7}> {
+            first = Shape <end = 2> (flow)
+            sizes = Concat <axis = 0> (first, lengths)
+            resized = Resize <mode = "nearest"> (flow, "", "", sizes)
+            G = Transpose <perm = [0, 2, 3, 1]> (resized)
+            Y = GridSample (X, G)
+        }""",
+    "a summand is made in a computed shape": """
+        g (float[N,3,8,9] X, float[N,6,7,2] flow) => (float[N,3,6,7] Y)
+            <int64 axis = {1}, int64[1] start = {0}, int64[1] end = {4}> {
+            shape = Shape (flow)
+            sliced = Slice (shape, start, end)
+            ones = ConstantOfShape <value = float[1] {0.1}> (sliced)
+            sums = CumSum (ones, axis)
+            two = Constant <value = float {2}> ()
+            scaled = Mul (flow, two)
+            G = Add (scaled, sums)
+            Y = GridSample (X, G)
+        }""",
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED_SHAPES)
+def test_grid_whose_shape_onnxruntime_does_not_infer_is_fused_by_both(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = parsed(COMPUTED_SHAPES[name]).SerializeToString()
+    assert fused_by_session(model) == {("GridSample", "Y")}
+    assert fused_by_provider(model, monkeypatch) == {("GridSample", "Y")}
+
+
+@pytest.mark.parametrize("name", COMPUTED_SHAPES)
+def test_fused_grid_of_a_computed_shape_has_the_outputs_of_onnxruntime(name: str) -> None:
+    model = parsed(COMPUTED_SHAPES[name])
+    rng = np.random.default_rng(0)
+    flow_shape = [dim.dim_value or 2 for dim in model.graph.input[1].type.tensor_type.shape.dim]
+    feeds = {
+        "X": rng.normal(size=(2, 3, 8, 9)).astype(np.float32),
+        "flow": rng.uniform(-0.6, 0.4, flow_shape).astype(np.float32),
+    }
+    (expected,) = open_native(model).run(None, feeds)
+    (Y,) = open_provider(model).run(None, feeds)
+    np.testing.assert_allclose(Y, expected, atol=1e-5)
 
 
 def test_each_row_has_a_model_and_a_reason() -> None:

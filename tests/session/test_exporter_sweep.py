@@ -46,15 +46,9 @@ REFUSALS: dict[tuple[str, str], tuple[tuple[str, ...], str]] = {
 }
 MAX_REFUSED_SHARE = 0.04
 _MOVED = "onnxruntime's transpose optimizer moves the Transpose of the grid before a node that pads"
-_UNKNOWN = (
-    "the provider does not read the nodes from which a session infers the number of coordinates"
-)
 #: The case -> why only a session fuses the nodes of its grid. In deformable attention, the sampler
 #: of this module has the output (B, H·D, Q), and the provider writes (B, Q, H·D) only.
 NOT_FUSED_BY_PROVIDER = {
-    "index_channels_by_list-cumsum_of_mask-images-transpose-torchscript-batch": _UNKNOWN,
-    "pad_circular-unfold-twice-assign_to_slice-torchscript-batch": _UNKNOWN,
-    "flip_channels-interpolate_to_half-affine-sort-dynamo-batch": _UNKNOWN,
     "layer_norm-expand_constant-affine-interpolate_to_half-torchscript-static": (
         "onnxruntime folds the Expand of an operand, which then has no spatial axes"
     ),

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator
 
 from ...detection.attention.matcher import values_to_infer
 from ...detection.find import SearchOptions, find_matches
 from ...detection.hosts import choose_hosts
 from ...detection.match import Match
-from ...graph.scope import scopes_of
+from ...dialects.registry import operator_types
+from ...graph.scope import Scope, scopes_of
 from ...graph.use_def import UseDef
 from ...inference.lengths import OPERATORS
 from .attention_fusion import fuse_attention
+from .definitions import FUSED_OPERATORS
 from .fused_subgraph import FusedSubgraph, NotFusedError
-from .grid_fusion import check_grid_is_not_computed, fuse_grid_sample, values_of_grids
+from .grid_fusion import check_grid_is_not_computed, fuse_grid_sample, grids_of, values_of_grids
 from .ort_graph import Graph
 
 logger = logging.getLogger("ort_gridsample")
@@ -84,12 +87,43 @@ def _check_unassigned(graph: Graph, subgraph: FusedSubgraph) -> None:
 
 
 def _values_to_read(graph: Graph) -> set[str]:
-    """Return the values that the searches visit.
+    """Return the values that the searches visit, without those at which they end.
 
-    The searches read the types of these values, and the attributes of the nodes that compute them.
+    The searches read the types of these values, the attributes of the nodes that compute them, and
+    the types of the inputs of these nodes. The types of the values at the ends are those that
+    onnxruntime has inferred from all nodes of the graph.
     """
     (scope,) = scopes_of(graph.outline())
     use_def = UseDef(scope)
     values = set(use_def.backward_closure(values_to_infer(use_def), OPERATORS))
-    values.update(values_of_grids(use_def))
+    grid_values = set(values_of_grids(use_def))
+    values |= grid_values
+    visited = OPERATORS | FUSED_OPERATORS | operator_types() | {"ReduceSum"}
+    for name in [*values]:
+        maker = use_def.makers.get(name)
+        if maker is not None and scope.op_types[maker] not in visited:
+            values.remove(name)
+    # A log names the nodes that compute the grids.
+    values.update(grids_of(scope))
+    values.update(_values_of_shapes(graph, scope, grid_values))
     return values
+
+
+def _values_of_shapes(graph: Graph, scope: Scope, names: Iterable[str]) -> Iterator[str]:
+    """Yield the values from which shapes follow that onnxruntime has not inferred.
+
+    Args:
+        graph: the graph.
+        scope: its nodes.
+        names: values whose shapes the search reads.
+    """
+    pending = [name for name in names if name in scope.makers and not graph.knows_last_axis(name)]
+    seen = set(pending)
+    for name in pending:  # grows while it is iterated
+        yield name
+        for value in scope.inputs[scope.makers[name]]:
+            if value in seen or value not in scope.makers:
+                continue
+            if graph.is_shape(value) or not graph.knows_last_axis(value):
+                seen.add(value)
+                pending.append(value)

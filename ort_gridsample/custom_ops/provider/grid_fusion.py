@@ -73,7 +73,17 @@ def values_of_grids(use_def: UseDef) -> Iterator[str]:
     for index, op_type in enumerate(scope.op_types):
         if op_type == "GridSample":
             yield scope.outputs[index][0]
-            yield from use_def.backward_closure(scope.inputs[index][1:2], FUSED_OPERATORS)
+    yield from use_def.backward_closure(grids_of(scope), FUSED_OPERATORS)
+
+
+def grids_of(scope: Scope) -> list[str]:
+    """Return the grids of the GridSamples."""
+    return [
+        grid
+        for op_type, inputs in zip(scope.op_types, scope.inputs, strict=True)
+        for grid in inputs[1:2]
+        if op_type == "GridSample"
+    ]
 
 
 def fuse_grid_sample(match: Match, source: CoordinateSource) -> FusedGridSample:

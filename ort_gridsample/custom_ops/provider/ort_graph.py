@@ -187,6 +187,22 @@ class Graph:
         """Whether another provider runs ``node``."""
         return bool(self._api.text("Node_GetEpName", node.address))
 
+    def knows_last_axis(self, name: str) -> bool:
+        """Whether onnxruntime knows the length of the last axis of a value, or that it has none."""
+        type_proto = self._type(name)
+        if type_proto is None or not type_proto.tensor_type.HasField("shape"):
+            return False
+        dims = type_proto.tensor_type.shape.dim
+        return not dims or dims[-1].HasField("dim_value")
+
+    def is_shape(self, name: str) -> bool:
+        """Whether a value may be a shape, or a length: int64 of at most one axis."""
+        type_proto = self._type(name)
+        if type_proto is None or type_proto.tensor_type.elem_type != TensorProto.INT64:
+            return False
+        tensor = type_proto.tensor_type
+        return not tensor.HasField("shape") or len(tensor.shape.dim) <= 1
+
     def outline(self) -> ModelProto:
         """Return a model with the nodes and values of the graph, without attributes and types."""
         graph = GraphProto()
