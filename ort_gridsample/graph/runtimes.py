@@ -218,8 +218,8 @@ RUNTIMES: Mapping[str, Runtime] = {
         targets=_PLANAR_TARGETS,
         facts=runtime_facts.QNN,
         without=frozenset({"Mod"}),
-        why="onnxruntime-qnn 2.7.0 has no cubic, no 5-D images and no Mod of floats. Mod is written "
-        "as for MNN.",
+        why="onnxruntime-qnn 2.7.0 has no cubic, no 5-D images and no Mod of floats. Mod is "
+        "written as for MNN.",
     ),
     "rknn": Runtime(
         title="RKNN",
