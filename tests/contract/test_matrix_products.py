@@ -256,7 +256,7 @@ def test_unknown_lengths_that_must_be_read_are_refused(
     shapes: tuple[Shape, Shape], argument: str
 ) -> None:
     error = refusal(lower, *arrays(2), shapes=shapes)
-    assert (error.where, error.argument) == ("sample0", argument)
+    assert (error.where, error.argument) == ("GridSample node 'sample0'", argument)
 
 
 @pytest.mark.parametrize("X_type", ["int32", "bool", "uint8"])
@@ -377,7 +377,8 @@ class TestCost:
 
     def test_more_multiply_adds_than_allowed_are_refused(self) -> None:
         error = refusal(lower, self.X, self.grid)
-        assert (error.where, error.argument) == ("sample0", "the number of multiply-adds")
+        assert error.where == "GridSample node 'sample0'"
+        assert error.argument == "the number of multiply-adds"
         assert error.found.startswith("13,762,560,000, for X of shape (1, 256, 80, 80)")
         assert error.expected.startswith("at most 10,000,000,000;")
 
@@ -460,6 +461,27 @@ def test_attention_node_becomes_listed_operators(name: str) -> None:
     lowered = ogs.patch_model(form.model, target="primitives", for_runtime="gather-free")
     assert set(operators(lowered)) <= OPERATORS
     form.assert_outputs(open_native(lowered).run(None, form.feeds))
+
+
+@pytest.mark.parametrize("operator", ["GridSample", "DeformableAttention"])
+def test_selected_nodes_of_an_attention_become_products(operator: str) -> None:
+    form = form_of("stacked/static-dynamo")
+    lowered = ogs.patch_model(
+        form.model,
+        nodes=lambda record: record.operator == operator,
+        target="primitives",
+        for_runtime="gather-free",
+    )
+    assert operators(lowered)["GridSample"] == 0
+    form.assert_outputs(open_native(lowered).run(None, form.feeds))
+
+
+def test_attention_whose_grid_samples_are_declined_stays() -> None:
+    form = form_of("stacked/static-dynamo")
+    lowered = ogs.patch_model(
+        form.model, nodes=lambda record: False, target="primitives", for_runtime="gather-free"
+    )
+    assert lowered == form.model
 
 
 def attention_model(
