@@ -31,7 +31,7 @@ from .expansion import expanded
 from .foreign_attention_facts import reads_weights_of_caller
 from .planar_samplers import BEFORE_GRID_SAMPLE
 from .replacing import insert_replacements
-from .targets import Target, TargetSelector
+from .targets import ABSORBED, Target, TargetSelector
 
 #: Which nodes a patch replaces, as in :func:`ort_gridsample.patch_model`.
 Selection = Literal["all", "unsupported"] | Callable[[NodeRecord], bool]
@@ -149,7 +149,15 @@ class Patch:
             if not match.is_composite or self.target.replaces_composite(match)
         ]
         targets = self.target.targets_of(candidates)
-        return {match: target for match, target in targets.items() if self._is_selected(match)}
+        hosts = [match for match, target in targets.items() if target is not ABSORBED]
+        declined = {host for host in hosts if host.absorbed and not self._is_selected(host)}
+        if declined:  # the nodes that they would absorb are replaced by themselves
+            targets = self.target.targets_of([m for m in candidates if m not in declined])
+        return {
+            match: target
+            for match, target in targets.items()
+            if target is ABSORBED or self._is_selected(match)
+        }
 
     def _is_selected(self, match: Match) -> bool:
         """Whether the caller selects a node for replacement."""

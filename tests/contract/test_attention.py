@@ -189,7 +189,8 @@ CELLS += MATRIX.sample_cells(
     [
         name
         for name in FORMS
-        if name in EXPORTED_FORMS or re.match(r"aligned|slices|\S*(TRT|MMCV).*, static", name)
+        if name in EXPORTED_FORMS
+        or re.match(r"aligned|slices|\S*(Plugin_TRT|MMCV).*, static", name)
     ],
 )
 
