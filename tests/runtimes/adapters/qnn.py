@@ -1,4 +1,4 @@
-"""Run a model on onnxruntime's QNN provider alone, on the emulator of the HTP of its Linux wheel."""
+"""Run a model on onnxruntime's QNN provider alone: its wheel for Linux emulates the HTP."""
 
 import functools
 
