@@ -60,10 +60,7 @@ def modules_of_tests() -> dict[Path, str]:
 
 
 def folders_of(path: Path) -> set[str]:
-    """Return the folder of a file; of a program, or of what only programs use, those of its tests.
-
-    Modules of tests/support that a program imports are files of that program.
-    """
+    """Return the folder of a test module; of other files, those of the tests that name them."""
     folder = path.relative_to(TESTS).parts[0]
     if folder not in FOLDERS_OF_PROGRAMS:
         return {folder}
