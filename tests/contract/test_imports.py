@@ -33,6 +33,10 @@ INTERNALS = {
         "ort_gridsample.custom_ops.provider.ep_api",
         "ort_gridsample.custom_ops.python_ops.extensions",
     },
+    # Which runtimes have nodes of another form.
+    "runtime_forms.py": {
+        f"ort_gridsample.graph.runtimes.{name}" for name in ("ANY", "RUNTIMES", "Runtime")
+    },
     # Whether a library can be built: the oldest Numba for that.
     "built_library.py": {"ort_gridsample.versions", "ort_gridsample.library.builder"},
     # Whether ops are installed: which programs can run.

@@ -16,10 +16,6 @@ PACKAGE = "ort_gridsample"
 LAYERS = ("custom_ops", "detection", "rewriting", "session")
 #: Programs run in another process. They belong to the folders whose tests run them.
 FOLDERS_OF_PROGRAMS = ("programs", "support")
-#: Files that read private names for several folders -> why.
-EXCEPTIONS = {
-    "programs/emit_refusing_plugin.py": "another provider is this package's with other functions",
-}
 
 
 def _is_private(name: str) -> bool:
@@ -64,10 +60,7 @@ def modules_of_tests() -> dict[Path, str]:
 
 
 def folders_of(path: Path) -> set[str]:
-    """Return the folder of a file; of a program, or of what only programs use, those of its tests.
-
-    Modules of tests/support that a program imports are files of that program.
-    """
+    """Return the folder of a test module; of other files, those of the tests that name them."""
     folder = path.relative_to(TESTS).parts[0]
     if folder not in FOLDERS_OF_PROGRAMS:
         return {folder}
@@ -80,12 +73,7 @@ def test_private_names_of_a_layer_are_read_in_its_own_folder_only(layer: str) ->
     read_elsewhere = {
         (str(path.relative_to(TESTS)), name)
         for path in TESTS.rglob("*.py")
-        if path.relative_to(TESTS).as_posix() not in EXCEPTIONS
         for of_layer, name in private_names(path)
         if of_layer == layer and folders_of(path) != {layer}
     }
     assert not read_elsewhere
-
-
-def test_each_exception_reads_private_names() -> None:
-    assert all(private_names(TESTS / name) for name in EXCEPTIONS)

@@ -1,6 +1,9 @@
 """Models in which a sampling operator is decomposed into basic ones."""
 
+import random
+import re
 import zipfile
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,17 @@ with zipfile.ZipFile(ARCHIVE) as _archive:
 
 #: The model that tests use where the form does not matter.
 BILINEAR_ZEROS = "decomposed/bilinear-zeros-0-static-dynamo"
+
+
+def _one_of_each_kind() -> list[str]:
+    """Return a random model of each kind, the same in each run."""
+    choice = random.Random(0).choice
+    kinds = groupby(sorted(DECOMPOSED_MODELS), lambda name: re.split("-[01]-", name)[0])
+    return [choice(list(names)) for _, names in kinds]
+
+
+#: A model of each form, mode and padding.
+ONE_OF_EACH_KIND = _one_of_each_kind()
 
 
 def load_decomposed(name: str) -> onnx.ModelProto:
