@@ -373,7 +373,7 @@ def test_evaluator_of_a_wrong_model_or_grid_raises(mistake: str) -> None:
         ),
         (
             loose(grid_sample_model("int32", "float32", 2, [Attributes()])),
-            "sample0: X is of unknown rank",
+            "GridSample node 'sample0': X is of unknown rank",
         ),
     ],
     ids=["strings", "unknown rank"],
