@@ -16,10 +16,6 @@ PACKAGE = "ort_gridsample"
 LAYERS = ("custom_ops", "detection", "rewriting", "session")
 #: Programs run in another process. They belong to the folders whose tests run them.
 FOLDERS_OF_PROGRAMS = ("programs", "support")
-#: Files that read private names for several folders -> why.
-EXCEPTIONS = {
-    "programs/emit_refusing_plugin.py": "another provider is this package's with other functions",
-}
 
 
 def _is_private(name: str) -> bool:
@@ -80,12 +76,7 @@ def test_private_names_of_a_layer_are_read_in_its_own_folder_only(layer: str) ->
     read_elsewhere = {
         (str(path.relative_to(TESTS)), name)
         for path in TESTS.rglob("*.py")
-        if path.relative_to(TESTS).as_posix() not in EXCEPTIONS
         for of_layer, name in private_names(path)
         if of_layer == layer and folders_of(path) != {layer}
     }
     assert not read_elsewhere
-
-
-def test_each_exception_reads_private_names() -> None:
-    assert all(private_names(TESTS / name) for name in EXCEPTIONS)
