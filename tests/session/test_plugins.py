@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -25,6 +26,7 @@ from ort_gridsample.session import (
     added_providers,
     plugins,
     provider_process,
+    provider_script,
 )
 from ort_gridsample.session.accelerator_answers import AnswerCache
 from ort_gridsample.session.accelerators import AcceleratorProbe, accelerators_of
@@ -221,13 +223,15 @@ def test_set_providers_places_the_nodes_again() -> None:
 def test_own_provider_in_options_is_not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     own = ogs.register_provider()
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == own]
-    monkeypatch.setattr(ProviderProcess, "run", None)
+    run = Mock(side_effect=RuntimeError("it is probed"))
+    monkeypatch.setattr(ProviderProcess, "run", run)
     for way in WAYS:
         if way == "names":
             session = ogs.InferenceSession(grid_sample(), plain_options(), [own, CPU])
         else:
             session = ogs.InferenceSession(grid_sample(), options_with(devices, {}))
         assert session.placements[0].runs_on == "compiled op"
+    run.assert_not_called()
 
 
 def test_plugin_whose_library_is_gone_runs_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,6 +331,28 @@ def test_device_of_added_provider_is_that_of_the_session(
     monkeypatch.setattr(onnxruntime, "get_ep_devices", lambda: [device(2), device(3)])
     session = SimpleNamespace(input_epdevices=used)
     assert added_providers._device_index(session, REFUSING) == index
+
+
+@pytest.mark.parametrize(("indices", "expected"), [([1], [3]), (None, [2, 3])])
+def test_probe_uses_the_devices_of_the_session(
+    indices: list[int] | None, expected: list[int]
+) -> None:
+    devices = [device(2), device(7, CPU), device(3)]
+    for listed in devices:
+        listed.ep_metadata["library_path"] = "library.so"
+    runtime = SimpleNamespace(get_ep_devices=lambda: devices)
+    options = Mock()
+    provider_script._add_provider(runtime, options, REFUSING, {"key": "value"}, indices)
+    ((chosen, provider_options),) = [call.args for call in options.method_calls]
+    assert [listed.device.device_id for listed in chosen] == expected
+    assert provider_options == {"key": "value"}
+
+
+def test_probe_adds_a_provider_that_is_no_plugin_by_its_name() -> None:
+    runtime = SimpleNamespace(get_ep_devices=lambda: [device(2)])
+    options = Mock()
+    provider_script._add_provider(runtime, options, REFUSING, {}, None)
+    options.add_provider.assert_called_once_with(REFUSING, {})
 
 
 @pytest.mark.parametrize(
