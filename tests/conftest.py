@@ -39,13 +39,20 @@ def core(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
+#: The folders of the layers without kernels. Their tests call the functions on the NumPy core.
+WITHOUT_KERNELS = {"graph", "dialects", "inference", "opsets", "detection", "rewriting"}
 #: One of so many tests of the contract suite is quick.
 QUICK_SHARE = 25
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark a sample of the contract suite as quick. It is the same in each run and process."""
+    """Mark a sample of the contract suite as quick. It is the same in each run and process.
+
+    Tests of layers without kernels use the fixture :func:`numpy_core`.
+    """
     for item in items:
+        if item.path.parent.name in WITHOUT_KERNELS and isinstance(item, pytest.Function):
+            item.fixturenames.append("numpy_core")
         in_suite = "contract" in item.path.parts
         is_long = any(item.get_closest_marker(name) for name in ("slow", "network", "sweep"))
         # An edit of a kernel builds the library again.

@@ -325,7 +325,7 @@ LITERT = (
 
 _KERNELS = "onnxruntime's docs/OperatorKernels.md"
 _COREML = "onnxruntime's CoreML provider, gridsample_op_builder.cc"
-_QNN = "onnxruntime-qnn, simple_op_builder.cc"
+_QNN = "onnxruntime-qnn 2.7.0, the emulator of the HTP, architecture 73"
 _DIRECTML = "onnxruntime's DirectML provider, DmlGridSample.h"
 _WEBGPU_SOURCE = "onnxruntime's WebGPU provider, grid_sample.cc (pull request 28264)"
 _WEBGPU = "onnxruntime-webgpu 1.27.0 on SwiftShader, without the CPU"
@@ -369,13 +369,23 @@ COREML = (
 QNN = (
     Fact(
         "runs",
-        "nearest and linear of 4-D images",
+        "nearest and linear of 4-D images of float16 and float32, in float16",
         _QNN,
-        "2026-03-13",
+        "2026-11-28",
+        tried=True,
         axes=(2,),
         modes=("nearest", "linear"),
+        types=("float16", "float32"),
     ),
-    Fact("refuses", "cubic", _QNN, "2026-03-13", modes=("cubic",)),
+    Fact("refuses", "cubic", _QNN, "2026-11-28", tried=True, axes=(2,), modes=("cubic",)),
+    Fact(
+        "refuses",
+        "images that are not 4-D: no session can be created",
+        _QNN,
+        "2026-11-28",
+        tried=True,
+        axes=(3, *_OTHER_AXES),
+    ),
     Fact(
         "refuses",
         "linear as opset 20 names it",
@@ -388,8 +398,9 @@ QNN = (
     Fact(
         "refuses",
         _AFFINE_GRID,
-        "onnxruntime-qnn, op_builder_factory.cc",
-        "2026-03-13",
+        _QNN,
+        "2026-11-28",
+        tried=True,
         operators=("AffineGrid",),
     ),
 )

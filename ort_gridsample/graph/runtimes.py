@@ -218,8 +218,9 @@ RUNTIMES: Mapping[str, Runtime] = {
         targets=_PLANAR_TARGETS,
         facts=runtime_facts.QNN,
         without=frozenset({"Mod"}),
-        why="onnxruntime-qnn 2.7.0 has no cubic, no 5-D images and no Mod of floats. Mod is "
-        "written as for MNN.",
+        why="onnxruntime-qnn 2.7.0 has no cubic, no 5-D images, no Mod of floats and no unknown "
+        "shapes. Mod is written as for MNN. An NPU computes in float16: halfway between two "
+        "pixels, nearest may be the other one.",
     ),
     "rknn": Runtime(
         title="RKNN",

@@ -68,7 +68,7 @@ PREFETCH_STEP = 4
 FEW_TAPS = 8
 #: The numbers of channels that deformable attention adds up at once. It uses the largest one that
 #: does not exceed the number of remaining channels.
-ATTENTION_WIDTHS = 64, 32, 16, 4, 1
+ATTENTION_WIDTHS = 64, 32, 16, 8, 4, 1
 
 
 class _SumCall:

@@ -398,6 +398,7 @@ CHANGED_CONSTANTS = [
 WITHOUT_CONSTANTS = {
     "dialects/spelling.py",
     "errors.py",
+    "functions/error_templates.py",
     "functions/validation.py",
     "graph/scope.py",
     "kernels/target.py",

@@ -18,7 +18,7 @@ from support.attention_models import FORMS, form, form_feeds
 from support.compare import refusal
 from support.exported_models import EXPORTED_MODELS, slow_if_large, stored_arrays
 from support.models import parsed
-from support.paths import open_native
+from support.paths import open_native, open_session
 
 PLUGIN = "MultiscaleDeformableAttnPlugin_TRT"
 #: The runtimes for which nodes get several targets.
@@ -151,7 +151,7 @@ def test_node_of_another_package_becomes_standard_nodes(runtime: RuntimeName, na
     assert set(operators(patched)).isdisjoint({"GridSample3D", "GridSampler", "grid_sampler"})
     assert refused(runtime, patched) == []
     feeds = feeds_of(model)
-    (expected,) = ogs.InferenceSession(model).run(None, feeds)
+    (expected,) = open_session(model).run(None, feeds)
     (output,) = open_native(patched).run(None, feeds)
     np.testing.assert_allclose(output, expected, rtol=0, atol=1e-5)
 
@@ -191,8 +191,8 @@ def test_types_that_a_runtime_refuses_are_sampled_in_float32_between_casts(
     if n_casts == 0:
         return
     feeds = feeds_of(model)
-    (expected,) = ogs.InferenceSession(model).run(None, feeds)
-    (output,) = ogs.InferenceSession(patched).run(None, feeds)
+    (expected,) = open_session(model).run(None, feeds)
+    (output,) = open_native(patched).run(None, feeds)
     assert output.dtype == expected.dtype
     np.testing.assert_allclose(output, expected, rtol=0, atol=2e-3)
 
@@ -259,7 +259,7 @@ def test_attention_for_tensorrt_is_its_plugin_if_levels_have_as_many_points(name
     assert (counts[PLUGIN], counts["GridSample"]) == (int(not n_samples), n_samples)
     feeds = form_feeds(name)
     (expected,) = open_native(form(name)).run(None, feeds)
-    (output,) = ogs.InferenceSession(patched).run(None, feeds)  # reads the plugin's node
+    (output,) = open_session(patched).run(None, feeds)  # reads the plugin's node
     np.testing.assert_allclose(output, expected, rtol=0, atol=1e-5)
 
 
@@ -306,7 +306,7 @@ def test_exported_model_for_tensorrt_has_the_right_outputs(
     assert patched.opset_import[0].version <= LAST_OPSET
     assert [record for record in refused("tensorrt", patched) if record.mode] == []
     expected = stored_arrays(path, "out.")
-    outputs = ogs.InferenceSession(patched).run([*expected], stored_arrays(path, "in."))
+    outputs = open_session(patched).run([*expected], stored_arrays(path, "in."))
     for output, stored in zip(outputs, expected.values(), strict=True):
         np.testing.assert_allclose(output, stored, rtol=1e-3, atol=1e-3)
 

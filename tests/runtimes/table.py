@@ -105,6 +105,14 @@ RUNTIMES = {
             form="onnx2tf",
         ),
         Runtime(
+            "qnn",
+            "onnxruntime-qnn 2.7.0, emulated HTP",
+            ("onnxruntime==1.31.1", "onnxruntime-qnn==2.7.0", "numpy"),
+            tolerance=2e-2,
+            form="qnn",
+            note="computes in float16: right to 2 %",
+        ),
+        Runtime(
             "rknn",
             "RKNN 2.5.0, simulator",
             ("rknn-toolkit2==2.5.0", "setuptools<81"),

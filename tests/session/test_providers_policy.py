@@ -1,6 +1,7 @@
 """The argument ``providers_policy``: the fastest of the forms that providers run."""
 
 import math
+import os
 import pickle
 from collections.abc import Callable
 from contextlib import closing
@@ -174,6 +175,19 @@ def test_times_are_kept_for_other_processes(
 ) -> None:
     fake_times(3, 2, 1, 0, 4)
     form_of(grid_sample())
+    monkeypatch.setattr(accelerators, "ANSWERS", AnswerCache())
+    timed = fake_times(1, 2, 3, 0, 4)
+    assert name_of(form_of(grid_sample())) == "basic operators"
+    timed.assert_not_called()
+
+
+def test_times_do_not_expire(
+    fake_times: FakeTimes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_times(3, 2, 1, 0, 4)
+    form_of(grid_sample())
+    for file in (tmp_path / "ort_gridsample" / "providers").iterdir():
+        os.utime(file, (0, 0))
     monkeypatch.setattr(accelerators, "ANSWERS", AnswerCache())
     timed = fake_times(1, 2, 3, 0, 4)
     assert name_of(form_of(grid_sample())) == "basic operators"
