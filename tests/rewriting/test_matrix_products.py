@@ -448,6 +448,23 @@ def test_affine_grid_of_a_computed_size_is_refused() -> None:
     assert (error.argument, error.found) == ("size", "computed")
 
 
+def test_computed_size_is_known_from_the_shape_of_the_grid() -> None:
+    """The size is that of the shape of X, as exporters write it."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 20]>
+        g (float[2, 3, 5, 6] X, float[2, 2, 3] theta) => (float[2, 3, 5, 6] Y) {
+            size = Shape (X)
+            grid = AffineGrid (theta, size)
+            Y = GridSample <padding_mode = "border"> (X, grid) }""")
+    lowered = ogs.patch_model(model, for_runtime="gather-free")
+    assert set(operators(lowered)) <= OPERATORS
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((2, 3, 5, 6), np.float32)
+    theta = rng.standard_normal((2, 2, 3), np.float32)
+    expected = ogs.grid_sample(X, ogs.affine_grid(theta, X.shape), padding_mode="border")
+    np.testing.assert_allclose(run(lowered, X, theta), expected, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "name",
     [

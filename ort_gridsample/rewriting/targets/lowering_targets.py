@@ -7,6 +7,7 @@ from copy import deepcopy
 from dataclasses import replace
 from itertools import count
 
+import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
@@ -21,7 +22,7 @@ from ...graph.new_names import Names
 from ...graph.runtimes import ANY, Runtime
 from ...graph.substitutes import MissingOperatorError
 from ...reference.arrays import Array
-from ...spec import Shape
+from ...spec import Shape, known_lengths
 from . import (
     ABSORBED,
     FUNCTIONS_DOMAIN,
@@ -64,8 +65,12 @@ class PrimitivesTarget(Target):
         self._shared = {_bytes_without_name(function): function for function in shared}
         # The id of a scope and the name of an AffineGrid's output -> the grid, if it is constant.
         self._grids: dict[tuple[int, str], Array] = {}
+        # The id of a scope and the name of a grid that a GridSample reads -> its shape, if known.
+        self._grid_shapes: dict[tuple[int, str], list[int]] = {}
 
     def targets_of(self, matches: Sequence[Match]) -> dict[Match, Target]:
+        self._has_products.clear()  # the scopes of another plan may have had the same ids
+        self._grid_shapes = _shapes_of_grids(matches)
         targets = super().targets_of(matches)
         for host in choose_hosts(matches, self._becomes_products):
             targets.update(dict.fromkeys(host.absorbed, ABSORBED))
@@ -133,7 +138,22 @@ class PrimitivesTarget(Target):
         if len(nodes) == 1 and nodes[0].op_type == "Constant":
             grid = numpy_helper.to_array(nodes[0].attribute[0].t)
             self._grids[id(match.scope), output] = grid
-        return Replacement(nodes)
+        return Replacement(nodes, superseded=self._size_makers(match, nodes))
+
+    def _size_makers(self, match: Match, nodes: Sequence[onnx.NodeProto]) -> Sequence[int]:
+        """Return the nodes that compute a size which ``nodes`` do not read, without Gather."""
+        size = match.record.values.get("size", "")
+        if not self.runtime.lacks("Gather") or any(size in node.input for node in nodes):
+            return ()
+        scope = match.scope
+        makers = set[int]()
+        names = [size]
+        while names:
+            maker = scope.makers.get(names.pop())
+            if maker is not None and maker not in makers:
+                makers.add(maker)
+                names += scope.inputs[maker]
+        return sorted(makers)
 
     def _call(self, match: Match) -> Replacement:
         """Return a call of a function that holds the nodes."""
@@ -233,6 +253,11 @@ class PrimitivesTarget(Target):
             raise GridSampleError(record.where, argument, "of unknown type", expected)
         name = record.values[argument]
         constant = record.constants.get(argument)
+        if argument == "size" and constant is None and self.runtime.lacks("Gather"):
+            shape_of_grid = self._grid_shapes.get((id(match.scope), record.output))
+            if shape_of_grid is not None:
+                batches, *lengths, _ = shape_of_grid
+                constant = np.array([batches, 1, *lengths])  # the channels have no effect
         if constant is None:
             constant = self._grids.get((id(match.scope.defining_scope(name)), name))
         shape = _common_shape([value.shape for value in record.inputs[argument]])
@@ -254,6 +279,17 @@ class TwoAxesTarget(PrimitivesTarget):
             return True
         # The opsets that can be written have no GridSample of bfloat16.
         return any("bfloat16" in types for types in record.types.values())
+
+
+def _shapes_of_grids(matches: Sequence[Match]) -> dict[tuple[int, str], list[int]]:
+    """Return the shapes of grids that GridSamples read, by the id of their scope and their name."""
+    shapes = {}
+    for match in matches:
+        name = match.record.values.get("grid", "")
+        shape = known_lengths(match.record.shape_in_all_calls("grid")) if name else None
+        if shape is not None:
+            shapes[id(match.scope.defining_scope(name)), name] = shape
+    return shapes
 
 
 def _new_names(nodes: Sequence[onnx.NodeProto], output: str) -> set[str]:
