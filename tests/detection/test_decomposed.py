@@ -31,7 +31,7 @@ from support.fused_models import models_with_another_reader
 from support.graphs import all_nodes
 from support.models import function_of, grid_sample_model, parsed
 from support.parameters import with_sweep
-from support.paths import Open, open_compiled, open_native, open_patched_file, open_session
+from support.paths import Open, open_native, open_patched_file, open_session
 
 
 @pytest.fixture(autouse=True)
@@ -52,8 +52,8 @@ if faults.FEW_SHAPES:
         "onnxruntime does not infer its grid's shape yet"
     )
 DYNAMIC = "decomposed/bilinear-border-1-dynamic-dynamo"
-#: Three sessions that treat decomposed operators like nodes.
-SESSIONS = (open_session, open_compiled, ogs.InferenceSession)
+#: A session that compiles nothing. The contract suite has the other ways.
+SESSIONS = (open_session,)
 
 
 class Operator(NamedTuple):
@@ -227,17 +227,6 @@ def test_decomposed_sample_that_is_not_chosen_is_kept(nodes: object) -> None:
     model = load_decomposed(BILINEAR_ZEROS)
     faults.skip_unread(model)
     assert ogs.patch_model(model, nodes=nodes) == model
-
-
-def test_session_replaces_a_decomposed_sample_unless_only_unsupported_nodes_are_chosen() -> None:
-    model = load_decomposed(BILINEAR_ZEROS)
-    faults.skip_unread(model)
-    runs_on = {
-        nodes: ogs.InferenceSession(model, nodes=nodes).placements[0].runs_on
-        for nodes in (None, "all", "unsupported")
-    }
-    assert runs_on["unsupported"] == "onnxruntime"
-    assert runs_on[None] == runs_on["all"] != "onnxruntime"
 
 
 def test_patch_replaces_all_nodes_of_a_decomposed_sample() -> None:
@@ -486,7 +475,7 @@ def test_decomposed_operator_in_a_function_is_detected() -> None:
     model.graph.input.extend(source.graph.input)
     model.functions.append(function_of(source, "local", "sample"))
     assert detected_operators(model) == [BILINEAR]
-    assert_same_outputs(model, sessions=[open_session, open_compiled])
+    assert_same_outputs(model)
 
 
 def add_copy(
@@ -526,7 +515,7 @@ def test_decomposed_samples_that_share_coordinates_are_detected() -> None:
     one = ogs.patch_model(model, target="ai.onnx", nodes=lambda record: record.output == "Y")
     op_types = [node.op_type for node in one.graph.node]
     assert (op_types.count("GridSample"), op_types.count("GatherND")) == (1, 4)
-    assert_same_outputs(model, both, one, sessions=[ogs.InferenceSession])
+    assert_same_outputs(model, both, one)
 
 
 def test_decomposed_sample_with_a_shape_that_is_an_output_is_detected() -> None:
@@ -535,7 +524,7 @@ def test_decomposed_sample_with_a_shape_that_is_an_output_is_detected() -> None:
     model.graph.output.append(helper.make_tensor_value_info(shape, TensorProto.INT64, None))
     assert detected_operators(model) == expected_operators(DYNAMIC)
     patched = ogs.patch_model(model, target="ai.onnx")
-    assert_same_outputs(model, patched, sessions=[open_session])
+    assert_same_outputs(model, patched)
 
 
 @pytest.mark.parametrize(("dims", "is_detected"), [("NCHW", True), ("NCHV", False)])

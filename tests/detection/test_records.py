@@ -454,6 +454,7 @@ def test_attention_of_records_without_a_probe_is_not_native() -> None:
     assert columns(attention)["native"] == "unknown"
 
 
+@pytest.mark.usefixtures("python_ops")
 @pytest.mark.parametrize(("levels", "is_replaced"), [((), False), ((1,), True)], ids=str)
 def test_session_of_unsupported_nodes_replaces_attention_that_onnxruntime_refuses(
     levels: tuple[int, ...], is_replaced: bool

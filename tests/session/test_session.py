@@ -29,6 +29,7 @@ from ort_gridsample.session import model_preparation
 from ort_gridsample.session.patched_model import SessionArguments
 from support import faults
 from support.cases import Attributes
+from support.decomposed_models import BILINEAR_ZEROS, load_decomposed
 from support.exported_models import EXPORTED_FOLDER
 from support.external_data import GRID, WRONG_GRID, X, cached_model, external_model
 from support.fused_models import transformer
@@ -697,3 +698,14 @@ def test_native_session_of_an_expanded_node_finds_external_data(tmp_path: Path) 
     session = ogs.InferenceSession(path, nodes="unsupported")
     assert not any(placement.is_ours for placement in session.placements)
     np.testing.assert_allclose(session.run(None, feeds)[0], np.full((1, 1, 2, 3), 10.5), rtol=1e-6)
+
+
+def test_session_replaces_a_decomposed_sample_unless_only_unsupported_nodes_are_chosen() -> None:
+    model = load_decomposed(BILINEAR_ZEROS)
+    faults.skip_unread(model)
+    runs_on = {
+        nodes: ogs.InferenceSession(model, nodes=nodes).placements[0].runs_on
+        for nodes in (None, "all", "unsupported")
+    }
+    assert runs_on["unsupported"] == "onnxruntime"
+    assert runs_on[None] == runs_on["all"] != "onnxruntime"
