@@ -2,10 +2,9 @@
 
 In pixel coordinates the center of pixel i is at i. All functions work on one axis of X, or on
 several axes at once. Their namespace ``xp`` is :mod:`numpy`, or an object that has the same
-functions for values of another kind:
-
-- for paddings ``clip``, ``equal``, ``fmod``, ``less``, ``maximum``, ``minimum``, ``where``;
-- for modes also ``abs``, ``concatenate``, ``floor``, ``rint``, ``sin``, ``sum``.
+functions for values of another kind: ``abs``, ``clip``, ``concatenate``, ``equal``, ``floor``,
+``fmod``, ``less``, ``maximum``, ``minimum``, ``rint``, ``sin``, ``sum``, ``where``. Rows use no
+others (:mod:`.row_checks`).
 
 Such values have arithmetic operators, ``dtype`` and ``astype``. Arithmetic is preferred to logic,
 because more runtimes have the operators.

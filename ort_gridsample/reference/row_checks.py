@@ -28,6 +28,8 @@ LENGTHS = (1, 2, 3, 7)
 REACH = 4
 #: The type of these coordinates. They are multiples of 1/4, so that arithmetic is exact.
 TYPE = np.float32
+#: The largest of these coordinates, for paddings without a period.
+_FAR = 1e9
 #: The maximum error of a weight, in roundings of the largest term that is added up for it.
 MAX_ROUNDINGS = 8
 #: The distances from a pixel at which weights are computed, in pixels. Those next to 0 and 1 are
@@ -263,6 +265,9 @@ def _check_padding_on(padding: Padding, axis: Axis) -> None:
         first = -period
         last = period + axis.last if padding.pads_taps else period
     x = np.arange(first, last + 0.25, 0.25, dtype=TYPE)
+    if padding.period is None:
+        far = np.rint(np.geomspace(last + 1, _FAR, 32)).astype(TYPE)
+        x = np.concatenate([x, -far, far])
     padded = pad_once(x)
     infinities = pad(np.array([-np.inf, np.inf], TYPE))
     if padding.period is None:

@@ -52,6 +52,17 @@ def row_of(pad_once: Callable[..., Any], **fields: Any) -> Callable[[], Padding]
 WRAPPED = {"period": lambda axis: axis.length}
 WRONG_PADDINGS = {
     "abs": (row_of(lambda xp, x, axis: xp.abs(x)), "must clip coordinates"),
+    "clipped nearby only": (
+        # 0 from 100 to 1,000,000 lengths after the first pixel
+        row_of(
+            lambda xp, x, axis: xp.where(
+                xp.less(xp.abs(x - axis.length * 500050), axis.length * 499950),
+                0,
+                xp.clip(x, 0, axis.last),
+            )
+        ),
+        "must clip coordinates",
+    ),
     "constant": (row_of(lambda xp, x, axis: xp.clip(x, 0, 0)), "leave coordinates inside"),
     "half a pixel outside": (
         row_of(lambda xp, x, axis: xp.clip(x, -0.5, axis.last + 0.5)),
