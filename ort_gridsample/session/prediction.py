@@ -42,8 +42,9 @@ def predict_placements(model: Model, accelerator_probe: AcceleratorProbe) -> lis
         check_no_fused_nodes(all_scopes)
         matches = find_matches(proto, all_scopes, installed_runtime.PROBE, with_reasons=True)
         context = context_of(None, accelerator_probe, is_saved=False)
-        decisions = place_nodes(matches, context, compiles=False)
-        use_defs = _quantized_use_defs([match for match in matches if match.record.error is None])
+        valid_matches = [match for match in matches if match.record.error is None]
+        decisions = place_nodes(valid_matches, context, compiles=False)
+        use_defs = _quantized_use_defs(valid_matches)
         attention_samples = {sample for match in matches for sample in match.samples}
         placements = list[Placement]()
         for match in matches:

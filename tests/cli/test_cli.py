@@ -695,8 +695,8 @@ JSON_KEYS = {
     ),
     "bench model.onnx --rounds 1": (
         "Python core difference median model nodes numba numpy onnx onnxruntime"
-        " onnxruntime-extensions op_type ort-gridsample ort_gridsample quartiles ratio rounds"
-        " sample0 seconds shares sides threads versions"
+        " onnxruntime-extensions op_type ort-gridsample ort_gridsample prefetching quartiles"
+        " ratio rounds sample0 seconds shares sides threads versions"
     ),
     "run model.onnx --random --output out": "model inputs outputs seconds name type shape file",
 }
