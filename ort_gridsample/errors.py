@@ -63,7 +63,6 @@ def where_node(op_type: str, node: str) -> str:
     ("GridSample node 'n'", "GridSample node with output 'Y'")
 
     Args:
-        op_type: the operator of the node.
         node: the name of the node or, in brackets, of its output.
     """
     if _is_output(node):

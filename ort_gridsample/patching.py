@@ -79,8 +79,6 @@ def warn_of_refused_nodes(model: onnx.ModelProto, target: str | None, probe: Run
     """Log a warning if a model of standard nodes has some that onnxruntime does not run.
 
     Args:
-        model: a patched model.
-        target: the target of the patch.
         probe: tests whether onnxruntime runs a node.
     """
     if target not in (AI_ONNX, TWO_AXES) or not probe.has_runtime:

@@ -247,9 +247,6 @@ def profile(
     """Run a model under onnxruntime's profiler, and return its nodes by name.
 
     Args:
-        session_class: the class of the session.
-        model: the path of the model.
-        feeds: the inputs.
         threads: the number of threads; 0 for onnxruntime's default.
         warm_up: the number of runs that do not count.
         n_runs: the number of runs after them.
@@ -275,7 +272,6 @@ def read_profile(
     The runs of a node within a run of the model are added up.
 
     Args:
-        events: the events.
         n_runs: the number of runs of the model after those that do not count.
         warm_up: the number of runs that do not count.
 

@@ -158,7 +158,6 @@ def _print_differences(differences: Images, subject: str) -> None:
     """Print the largest difference to onnxruntime's kernels for each mode and padding.
 
     Args:
-        differences: the differences.
         subject: the warped image, in words.
     """
     print(
@@ -223,7 +222,6 @@ def _print_ties(differences: Images, grid: Array, lengths: tuple[int, ...]) -> N
     Args:
         differences: the differences, (1, 3, H, W).
         grid: the normalized coordinates, (1, H, W, 2).
-        lengths: the height and width of the photograph.
     """
     of_nearest = [images for (mode, _), images in differences.items() if mode == "nearest"]
     differs = np.any(of_nearest, axis=(0, 1, 2))

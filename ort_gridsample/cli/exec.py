@@ -93,7 +93,6 @@ def environment_of(options: Sequence[Option], environment: Mapping[str, str]) ->
 
     Args:
         options: what :func:`.session.replacement.session_class` gets.
-        environment: the environment of this process.
     """
     folder = str(_STARTUP)
     # An empty PYTHONPATH is none, but an empty entry of several is the current folder.

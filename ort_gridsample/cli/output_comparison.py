@@ -47,7 +47,6 @@ def compare_outputs(
     """Compare the outputs of two models by name.
 
     Args:
-        outputs_a: the outputs of A.
         outputs_b: the outputs of B, of the same names.
         tolerance: how far floats may differ, relative to the largest magnitude in the output of A.
 

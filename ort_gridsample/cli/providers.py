@@ -21,12 +21,7 @@ _LIBRARY = "--provider-library"
 
 
 def add_arguments(parser: argparse.ArgumentParser, help: str) -> None:
-    """Add the arguments for an execution provider.
-
-    Args:
-        parser: the parser of the command.
-        help: what the command does with the provider.
-    """
+    """Add the arguments for an execution provider."""
     parser.add_argument("--provider", metavar="NAME", help=help)
     parser.add_argument(
         _LIBRARY,
@@ -99,8 +94,6 @@ def open_session(
     """Return a session of a model on a provider and the CPU.
 
     Args:
-        session_class: the class of the session.
-        model: the path of the model.
         options: the options of the session, which are changed.
         provider: the name of the provider; None for the CPU only.
     """

@@ -115,7 +115,6 @@ def run_in_session(path: str, make_feeds: MakeFeeds, refusal: str) -> ModelRun:
     """Run a model in this package's session.
 
     Args:
-        path: the path of the model.
         make_feeds: returns the inputs for the session.
         refusal: why onnxruntime does not run the model, or empty.
 

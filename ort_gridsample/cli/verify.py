@@ -158,8 +158,6 @@ def _run_of_b(path: str, run_a: runners.ModelRun, *, in_session: bool) -> runner
     """Run B on the inputs of A.
 
     Args:
-        path: the path of B.
-        run_a: the run of A.
         in_session: whether to run B in this package's session.
 
     Raises:
@@ -223,11 +221,6 @@ def _feeds_of_b(
     run_a: runners.ModelRun,
 ) -> runners.Arrays:
     """Return those of the inputs of A that B has too.
-
-    Args:
-        session: the session of B.
-        path: the path of B.
-        run_a: the run of A.
 
     Raises:
         AboutFileError: B has inputs that A lacks.

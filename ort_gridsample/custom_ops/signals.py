@@ -292,7 +292,6 @@ class NeverRaising:
     after the C function that called the callback has returned to Python, as they may raise.
 
     Args:
-        function: the function of the callback.
         failure: returns the result if ``function`` raises, from the exception and the arguments.
     """
 

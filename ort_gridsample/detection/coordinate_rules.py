@@ -40,7 +40,6 @@ class CoordinateTracer:
 
     Args:
         lengths: the lengths of the scope's values.
-        grid_rank: the rank of the grid.
         boundary: values that are not traced further.
 
     Attributes:
@@ -294,7 +293,6 @@ def _length_pairs(shapes: Sequence[Shape], component: Component) -> _LengthPairs
 
     Args:
         shapes: the shape of each operand, with the rank of the value that contains ``component``.
-        component: the coordinate.
     """
     batch_axis = 1 if component.axis == 0 else 0
     pairs = list(zip(*shapes, strict=True))

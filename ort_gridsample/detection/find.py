@@ -62,7 +62,6 @@ def records_of(model: onnx.ModelProto, probe: Probe | None = None) -> list[NodeR
     """Return a record for each sampling node in all graphs and functions of ``model``.
 
     Args:
-        model: the model.
         probe: tests whether onnxruntime runs the nodes, and infers types that onnx does not infer.
             Without a probe, neither is done.
 
@@ -118,8 +117,6 @@ def search(
     """Find the sampling nodes of a model.
 
     Args:
-        model: the model.
-        all_scopes: its scopes.
         probe: infers types that onnx does not infer, and runs candidates for decomposed operators.
         with_reasons: whether ``probe`` also tests whether onnxruntime runs the nodes.
         options: what to search for in addition to the nodes of a dialect.
@@ -193,7 +190,6 @@ def _dialect_matches(
     """Return the nodes of a scope that belong to a dialect.
 
     Args:
-        candidate: the scope.
         functions: the keys of the model's functions, whose calls are no nodes of a dialect.
         inference: the inferred types and shapes.
         probe: as in :func:`_node_match`.
@@ -266,8 +262,6 @@ def _read_attributes(
     """Read the attributes of a node of ``dialect``.
 
     Args:
-        dialect: the dialect of the node.
-        node: the node.
         name: the name of the node in errors.
         scope: the list of nodes that contains it.
         opset: the version of the ONNX domain if the node is in this domain, for errors.
@@ -295,8 +289,6 @@ def _inputs_of(
     A missing input has the name "". An argument that is an attribute of the node is a constant.
 
     Args:
-        node: the node.
-        dialect: its dialect.
         scope: the list of nodes that contains it.
         sources: its inputs before helper nodes.
     """

@@ -45,7 +45,6 @@ class _InputCheck:
     """The check of a node's inputs in one kind of call.
 
     Args:
-        record: the properties of the node.
         signature: the inputs that the node requires.
         case: the types and shapes of the inputs.
     """
@@ -98,7 +97,6 @@ class _InputCheck:
         """Check the known lengths of an input, and add the lengths of its axes.
 
         Args:
-            name: the input.
             known: the names of axes -> their lengths as far as they are known, which is updated.
         """
         axes = self._signature.inputs[name].split(", ")

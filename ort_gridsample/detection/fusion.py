@@ -37,7 +37,6 @@ def find_fused_grid(
 
     Args:
         lengths: the lengths of the values of its scope.
-        sample: the GridSample.
         inference: an inference that includes the values from which nodes with a rule in
             :data:`.COORDINATE_RULES` compute the grid.
         grid_operators: the nodes of the scope that are grid operators by the names of their
@@ -168,8 +167,6 @@ def _operand_nodes(
     """Return the nodes that compute constants, shapes and indices for ``traced_nodes`` alone.
 
     Args:
-        use_def: the use-def chains of the scope.
-        traced_nodes: the indices of nodes.
         read: the values that the nodes that replace them read.
     """
     scope = use_def.scope

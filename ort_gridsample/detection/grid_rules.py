@@ -97,7 +97,6 @@ def _trace(
 
     Args:
         lengths: the lengths of the scope's values.
-        grid_lengths: the same, with the rank of the grid.
         grid: the name of the grid.
         starts: the outputs of the grid operators in the scope.
     """

@@ -68,8 +68,6 @@ def fault_of(
     """Return the first fault of a node, or None.
 
     Args:
-        record: the properties of the node. Its error is the fault of the attributes.
-        node: the node.
         declared: the shape that the graph declares for the output. If it is None, the output may
             have any shape.
     """
@@ -89,7 +87,6 @@ def reason_of(record: NodeRecord, opsets: Mapping[str, int], probe: Probe) -> st
     deformable attention, see :func:`reason_of_attention`.
 
     Args:
-        record: the properties of the node.
         opsets: domain -> version, as the graph of the node imports them.
         probe: tests whether onnxruntime runs the node.
 
@@ -123,9 +120,6 @@ def reason_of_attention(samples: Iterable[NodeRecord]) -> str:
     """Return why onnxruntime does not run a decomposed deformable attention, or "" if it does.
 
     onnxruntime runs it if it runs all of its GridSamples: the other nodes are basic operators.
-
-    Args:
-        samples: its GridSamples, with their reasons.
     """
     for sample in samples:
         if sample.reason in (NOT_ASKED, NOT_INSTALLED):

@@ -222,7 +222,6 @@ class SubgraphSearch(UseDef):
         """Yield values that are the only data from which ``output`` is computed, nearest first.
 
         Args:
-            output: a value.
             gathers: the indices of nodes whose first input is ignored.
             needed: the indices of nodes that lie between a value and ``output``.
         """

@@ -66,7 +66,6 @@ def possible_shapes(
     Dimensions of one name have the same length.
 
     Args:
-        values: the values.
         equal: dimensions that have the same length, or that have this length.
     """
     lengths: dict[Dimension, PossibleLength] = {}
@@ -99,7 +98,6 @@ def _set_equal(
 
     Args:
         lengths: the length of each dimension, which is changed.
-        first: a dimension.
         second: another dimension, or a length.
 
     Returns:
@@ -137,7 +135,6 @@ def first_round_feeds(
     """Return the feeds of the first round: positions anywhere, for one shape of the inputs.
 
     Args:
-        shapes: the shapes of the inputs.
         values: the types of the inputs.
         jumps: as in :func:`later_feeds`.
     """
@@ -177,7 +174,6 @@ class _Feeds:
     """Random feeds of one shape: X, a grid, and zeros for inputs whose shape alone is read.
 
     Args:
-        shapes: the shapes of the inputs.
         values: the types of the inputs.
         jumps: as in :func:`later_feeds`.
         image_lengths: as in :func:`later_feeds`.

@@ -64,7 +64,6 @@ def feeds_that_differ(
     """Yield feeds for which the results of the samples differ, as far as there are any.
 
     Args:
-        possible: the samples.
         shapes_of_runs: shapes that the inputs may have.
         values: the types of the inputs.
     """

@@ -51,10 +51,7 @@ def agrees_at_ties(
     centres of pixels on the others.
 
     Args:
-        model: the model.
-        shapes: the shapes of its inputs.
         values: the types of its inputs.
-        probe: runs the model.
         sample: the GridSample that the model computes elsewhere.
     """
     traced, roundings = _with_rounded_outputs(model)
@@ -106,10 +103,8 @@ def _tie_runs(
     """Return the runs of a model whose inputs have these shapes and types.
 
     Args:
-        shapes: the shapes of the inputs.
         values: the types of the inputs.
         lengths: the spatial lengths of X, the innermost first.
-        axis: the spatial axes of X.
         jump: the fraction of a pixel at which ties are.
     """
     X_shape, grid_shape = shapes[:2]
@@ -132,8 +127,6 @@ def _rounded_coordinates(
     """Return the coordinates among the values that a model rounds.
 
     Args:
-        roundings: the roundings of the model.
-        outputs: the outputs of a run.
         pixels: the pixel coordinates (N, …, r) of the run.
     """
     coordinates = []

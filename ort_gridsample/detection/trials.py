@@ -76,9 +76,7 @@ def try_sample(
     """Return the attributes of the GridSample that a model computes, and the lengths of a flat X.
 
     Args:
-        model: the model.
         values: the types and shapes of its inputs: X, grid, and values whose shapes it reads.
-        probe: runs the model.
 
     Returns:
         The result, or None if the model computes no GridSample.
@@ -153,7 +151,6 @@ def _still_possible(
     """Return the samples that have the results of all runs.
 
     Args:
-        possible: the samples.
         feeds: the inputs of each run.
         results: the outputs of each run, of which the first one counts.
     """
@@ -243,9 +240,7 @@ def try_affine_grid(
     """Return the attributes and the size of the AffineGrid that a model computes.
 
     Args:
-        model: the model.
         values: the types and shapes of its inputs: theta, and values whose shapes it reads.
-        probe: runs the model.
 
     Returns:
         The result, or None if the model computes no AffineGrid.

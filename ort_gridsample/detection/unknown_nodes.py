@@ -48,8 +48,6 @@ def find_unknown_operators(
     """Return the operators that neither a runtime nor this package knows, with their nodes.
 
     Args:
-        model: the model.
-        all_scopes: its scopes.
         knows_operator: whether the runtime has an operator. It is called once for each.
     """
     functions = {function_key(function) for function in model.functions}

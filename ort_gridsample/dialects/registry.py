@@ -152,9 +152,7 @@ def _check_operator_values(
 
     Args:
         where: the dialect, for error messages.
-        name: the operator's attribute.
         spelling: the spelling of the attribute in the dialect.
-        allowed: the operator's values of the attribute.
 
     Raises:
         GridSampleError: the operator lacks a value.

@@ -148,7 +148,6 @@ def check_grid_sample_shapes(
         where: the name of the function or node in errors.
         X: the shape (N, C, D1, …, Dr), or None if it is unknown.
         grid: the shape (N, D1_out, …, Dr_out, r), or None if it is unknown.
-        padding_mode: the attribute.
 
     Raises:
         GridSampleError: a shape is not allowed, or the shapes do not fit together.

@@ -170,10 +170,8 @@ class Expressions:
         """Return the output of an operator.
 
         Args:
-            op_type: the operator.
             inputs: its inputs, at least one tensor. Numbers get the type of the last tensor.
             type: the type of the output. By default that of the inputs, or bool for a comparison.
-            attributes: its attributes.
         """
         result = self._op(op_type, *inputs, type=type, **attributes)
         if self._rounds_to_float32 and op_type in _INEXACT and result.type == "float64":
@@ -449,13 +447,10 @@ class Expressions:
         """Return the outputs of a node, which is written unless there is an equal one.
 
         Args:
-            op_type: the operator.
-            inputs: the inputs.
             type: the type of the outputs.
             n_outputs: the number of outputs.
             name: the name of the node, or a part of it without the names of a model. By default,
                 the operator is a part of the name.
-            attributes: the attributes.
         """
         input_names = [self.name_of(tensor) for tensor in inputs]
         node = helper.make_node(op_type, input_names, [], **attributes)

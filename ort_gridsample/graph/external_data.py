@@ -26,7 +26,6 @@ def resolve_locations(
 
     Args:
         model: the model at ``path``, which is changed.
-        path: the path of the model.
         scopes: the scopes of ``model`` if they are known.
 
     Returns:
@@ -59,10 +58,6 @@ def external_files(
     path: str | PathLike[str],
 ) -> list[Path]:
     """Return the file, without links, that each location of external data leads to.
-
-    Args:
-        entries: the locations.
-        path: the path of the model.
 
     Raises:
         GridSampleError: a location is not inside the model's folder.
@@ -109,7 +104,6 @@ def locations(
     """Yield the locations of external data, relative to the model's folder.
 
     Args:
-        model: the model.
         scopes: the scopes of ``model`` if they are known.
     """
     for tensor in tensors_of(scopes or scopes_of(model)).with_parts_of_sparse():
@@ -148,7 +142,6 @@ def external_data_to_copy(
     Args:
         entries: the locations in the model.
         files: the file that each location leads to in the model that was read.
-        path: the path of the new model.
 
     Raises:
         GridSampleError: a file would be outside of the new model's folder, or another file is in

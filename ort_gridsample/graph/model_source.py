@@ -44,11 +44,7 @@ class ModelSource:
         return copy
 
     def unread_names(self, scopes: Sequence[Scope]) -> set[str]:
-        """Return the names of initializers that lack their values and that no node reads.
-
-        Args:
-            scopes: the scopes of the model.
-        """
+        """Return the names of initializers that lack their values and that no node reads."""
         if not self.names:
             return set()
         return self.names.difference(*(names for scope in scopes for names in scope.inputs))

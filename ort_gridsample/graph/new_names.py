@@ -15,7 +15,6 @@ class Names:
     """The names of the values and nodes of a model, for the choice of new ones.
 
     Args:
-        model: the model.
         scopes: its scopes if they are known.
     """
 

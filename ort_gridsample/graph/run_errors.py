@@ -68,9 +68,7 @@ def write_check(
     The node is a Gather from one element, for which the indices 0 and -1 are in bounds.
 
     Args:
-        e: writes the nodes.
         numbers: (n,), integers but -1, with n ≥ 1.
-        error: the error.
         is_single: whether n is 1.
 
     Returns:
@@ -113,7 +111,6 @@ def require_same(x: Tensor, actual: Tensor, expected: Tensor, error: GridSampleE
         actual: the row to check.
         expected: what it must be. The check also fails if the rows differ in length, unless one of
             them has one element.
-        error: the error.
 
     Returns:
         A value that equals ``x``, and is computed after the check.

@@ -81,12 +81,7 @@ def where_of(node: onnx.NodeProto) -> str:
 
 
 def used_domains(model: onnx.ModelProto, all_scopes: Iterable[Scope]) -> frozenset[str]:
-    """Return the domains of the nodes that the functions of ``model`` do not define.
-
-    Args:
-        model: the model.
-        all_scopes: its scopes.
-    """
+    """Return the domains of the nodes that the functions of ``model`` do not define."""
     used = frozenset[str]().union(*(scope.domains for scope in all_scopes))
     return used - {domain_of(function.domain) for function in model.functions}
 
@@ -364,7 +359,6 @@ def scopes_of(model: onnx.ModelProto, source: ModelSource | None = None) -> list
     """Return every scope of ``model``: the main graph first, and parents before their children.
 
     Args:
-        model: the model.
         source: the source of the model if it owns values that the model lacks.
     """
     return [*chain.from_iterable(map(_attach_bodies, _root_scopes(model, source)))]

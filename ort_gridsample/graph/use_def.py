@@ -42,7 +42,6 @@ class UseDef:
         """Yield ``names``, and all values that they may be computed from.
 
         Args:
-            names: values.
             op_types: the ONNX operators that are followed.
             any_domain_types: the types of nodes, in any domain, that are followed as well.
         """
@@ -69,7 +68,6 @@ def unread_nodes(
     """Return the nodes that are not read after others are replaced.
 
     Args:
-        use_def: the use-def chains of the scope.
         replaced: the indices of the nodes that are replaced.
         read: the values that their replacements read.
         candidates: the indices of the nodes to return, if they are not read.
@@ -139,7 +137,6 @@ def drop_initializers(scope: Scope, names: Collection[str]) -> None:
     """Drop initializers of ``scope`` that are not read, except those that can be fed.
 
     Args:
-        scope: the scope.
         names: the names of values that are not read.
     """
     if not names or not isinstance(scope.container, onnx.GraphProto):

@@ -30,7 +30,6 @@ def clear_unconfirmed_shapes(
     onnxruntime replaces a Shape by what is declared, even if a run has other shapes.
 
     Args:
-        scopes: the scopes of a model.
         names: the values whose declarations are cleared, by the id of their scope.
         inference: the inference of the model, which can confirm :func:`names_with_declared_shapes`.
     """

@@ -37,7 +37,6 @@ class InferredLengths:
     They are read many times as fast as those of :class:`ScopeLengths`, which follow nodes.
 
     Args:
-        use_def: the use-def chains of the scope.
         inference: the inferred types of the scope's values.
     """
 
@@ -140,7 +139,6 @@ class ScopeLengths(InferredLengths):
     """The lengths of the values in one scope, from type inference and from the nodes.
 
     Args:
-        use_def: the use-def chains of the scope.
         inference: the inferred types of the scope's values.
         sampler_inputs: for the output of each GridSample in any dialect, the names of its X and
             grid.

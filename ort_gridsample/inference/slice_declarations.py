@@ -20,7 +20,6 @@ class SliceDeclarations:
     """Writes the inputs and initializers of a model to its backward slice.
 
     Args:
-        graph: the main graph of the slice.
         needed: the names in the slice of the values that it needs. The caller may add more later.
     """
 
@@ -108,7 +107,6 @@ def add_body_input(values: Any, instance: Instance, value: onnx.ValueInfoProto) 
 
     Args:
         values: the field, ``graph.input``.
-        instance: the instance of the body.
         value: the declaration of the input in the model.
     """
     added = values.add()
@@ -133,8 +131,6 @@ def add_body_constants(graph: onnx.GraphProto, instance: Instance, needed: Colle
     another graph, such as the shape of a Reshape.
 
     Args:
-        graph: the slice of the body.
-        instance: the instance of the body.
         needed: the names in the slice of the values that it needs.
     """
     for name in dict.fromkeys(chain.from_iterable(instance.scope.inputs)):

@@ -25,11 +25,6 @@ def relevant_scope_ids(
     """Return the ids of the scopes that lead to a sampling node, or to a requested scope.
 
     They contain it themselves, in a graph of a node, or in a function that they call.
-
-    Args:
-        scopes: the scopes of the model.
-        functions: the scopes of its functions.
-        requested_scopes: the ids of the requested scopes.
     """
     op_types = operator_types()
     pending = [scope for scope in scopes if id(scope) in requested_scopes]

@@ -70,7 +70,6 @@ class Trial:
         """Return why ``runner`` does not run the model with the right output.
 
         Args:
-            runner: runs the model.
             output_name: what the reason calls the output.
 
         Returns:
@@ -112,8 +111,6 @@ def sampling_data(
         X: the image (N, C, D1, …, Dr).
         pixels: the pixel coordinates (N, …, r) of the positions, the innermost axis first.
         mode: the node's attribute, in the words of opset 20.
-        padding_mode: the node's attribute.
-        align_corners: the node's attribute.
     """
     lengths = np.array(X.shape[:1:-1], np.float64)
     axis = Axis.of(lengths, align_corners, may_be_single=True, maximum=np.maximum)

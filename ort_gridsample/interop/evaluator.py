@@ -103,7 +103,6 @@ def _run_attention(where: str, inputs: Sequence[Array | None]) -> Array:
 
     Args:
         where: the node, for error messages.
-        inputs: the inputs of the plugin.
     """
     names = ATTENTION_SIGNATURES[TENSORRT_ATTENTION.op_type].inputs
     arrays = []

@@ -147,7 +147,6 @@ def _lower(node: onnx.NodeProto, inputs: Sequence[Any], types: Sequence[str]) ->
     """Return the output of ``node`` after lowering it to basic operators.
 
     Args:
-        node: a standard node.
         inputs: OpenVINO's inputs. Their known shapes are used for the lowering.
         types: the names of their types in :data:`ort_gridsample.spec.TYPES`.
     """

@@ -217,7 +217,6 @@ def _process_item(launch: RecordRef, item: int, tile: Any, table: Any, operands:
 
     Args:
         launch: an ATTENTION_LAUNCH.
-        item: the index of the item.
         tile: the :class:`_Tile`, which is overwritten.
         table: its :class:`_Table`, which is overwritten.
         operands: the :class:`_Operands`.
@@ -250,7 +249,6 @@ def _fill_table(
 
     Args:
         launch: an ATTENTION_LAUNCH.
-        batch: the batch of the tile.
         tile: the :class:`_Tile`, which is overwritten.
         table: the :class:`_Table` to write.
         locations: the locations (samples, r) of the tile's samples.
@@ -284,7 +282,6 @@ def _fill_tap_row(
 
     Args:
         launch: an ATTENTION_LAUNCH.
-        batch: the batch of the tile.
         tap: the index of the tap among those of a sample.
         tile: the :class:`_Tile` with the first taps on each axis. Its ``index`` is overwritten.
         table: its :class:`_Table`.
@@ -410,7 +407,6 @@ def _split_locations(
         locations: the locations (≥ samples,), which are overwritten with the distances. This array
             and the others have at least :data:`.tap_table.ROW_PADDING` columns more than samples.
         lengths: the length of the axis for each location.
-        align_corners: the attribute.
         base: where the first taps are written.
         samples: the number of locations.
     """

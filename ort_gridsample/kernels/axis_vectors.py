@@ -107,8 +107,6 @@ def padded_once(plan: TapPlan, axis: VectorAxis, x: Lanes) -> tuple[Lanes, Any]:
     """Pad pixel coordinates unless only taps are padded, and tell whether some are too far.
 
     Args:
-        plan: the plan of a mode and a padding with a period.
-        axis: the axis.
         x: pixel coordinates, which may be infinite.
 
     Returns:
@@ -242,8 +240,6 @@ def pixels_of_taps(
     the outer pixel is read.
 
     Args:
-        plan: the plan of mode and padding.
-        axis: the axis.
         base: the pixels from which the taps are counted, as coordinates.
         are_near: whether no tap is more than a period from 0, and the coordinates of all pixels
             are exact.

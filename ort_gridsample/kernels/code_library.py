@@ -113,7 +113,6 @@ class _CodegenOfLibrary:
     """The code generator of a library, which keeps the environments of functions.
 
     Args:
-        codegen: Numba's code generator.
         environments: where to keep environments; None if the library is machine code.
     """
 

@@ -433,7 +433,6 @@ def _compile_one(
     """Load or compile one of ``function_specs``.
 
     Args:
-        function_specs: the functions.
         yields_to_others: whether to leave functions to other processes that compile them.
         begin: see :func:`_compile_with_other_processes`.
 

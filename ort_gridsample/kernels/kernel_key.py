@@ -65,7 +65,6 @@ def kernel_key(function: Any, *options: object) -> str:
     """Return a hash of the code and the constants of this package that ``function`` reaches.
 
     Args:
-        function: the function of a kernel.
         options: other values that the kernel depends on.
 
     Raises:

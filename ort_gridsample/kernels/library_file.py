@@ -35,7 +35,6 @@ def validate(path: Path, any_machine: bool = False) -> str:
     """Check that the library at ``path`` is complete and can be used.
 
     Args:
-        path: the library.
         any_machine: whether the library may be for another machine.
 
     Returns:

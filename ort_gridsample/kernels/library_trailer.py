@@ -54,7 +54,6 @@ def append_trailer(library: bytes, release: str, machine: str, cpus: Sequence[st
 
     Args:
         library: the bytes that a linker wrote.
-        release: the release of this package.
         machine: processor and system, such as ``"x86_64-linux"``.
         cpus: the processors that the library has variants for.
     """

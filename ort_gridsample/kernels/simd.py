@@ -254,10 +254,8 @@ def transpose(
 
     Args:
         typing_context: Numba's; callers omit it.
-        source: an array of two axes.
         row: the first row of the block in ``source``.
         column: the first column of the block in ``source``.
-        destination: an array of two axes.
         to_row: the first row of the block in ``destination``.
         to_column: the first column of the block in ``destination``.
         width: the number of rows and columns of the block, NARROW_PANEL or WIDE_PANEL.

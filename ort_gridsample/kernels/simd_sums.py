@@ -222,7 +222,6 @@ class _Source:
 
     Args:
         builder: LLVM's.
-        call: the arguments of the generated code.
         lanes: the number of lanes of a vector.
         taps_at_once: the number of taps that are read in one pass of the loop.
 

@@ -121,9 +121,7 @@ def _write_unpadded_taps(
 
     Args:
         typing_context: Numba's; callers omit it.
-        mode: the code of the mode.
         length: the number of pixels of the axis.
-        align_corners: the attribute.
         normalized: the normalized coordinates (≥ P + ROW_PADDING,).
         positions: P.
         index: where the first taps are written (1, ≥ P + ROW_PADDING).
@@ -187,10 +185,7 @@ def _write_padded_taps(
 
     Args:
         typing_context: Numba's; callers omit it.
-        mode: the code of the mode.
-        padding: the code of the padding.
         length: the number of pixels of the axis.
-        align_corners: the attribute.
         normalized: the normalized coordinates (≥ P + ROW_PADDING,).
         positions: P.
         moves_inside: whether the taps are moved inside together, and those that were outside are
@@ -238,7 +233,6 @@ class _Row:
     Args:
         builder: LLVM's.
         length: the number of pixels of the axis, as int64.
-        align_corners: the attribute.
         normalized: the normalized coordinates.
         index: where pixels are written.
         weight: where weights are written.

@@ -86,7 +86,6 @@ class _Tile:
 
     Args:
         builder: LLVM's.
-        arguments: the arguments of the generated code.
         r: the number of axes.
         lanes: the number of lanes of a vector.
         plans: the plans of the mode, by the code of the padding.
@@ -264,7 +263,6 @@ def _emit_vectors(
 
     Args:
         builder: LLVM's.
-        arguments: the arguments of the generated code.
         lanes: the number of lanes of a vector.
         plans: the plans of the mode, by the code of the padding.
         emit_vector: emits the code for a vector. Its arguments are the tile, the first position,
@@ -332,8 +330,6 @@ def pixels_to_copy(
         mode: the mode, as a constant.
         normalized: the normalized coordinates (r, ≥ P), the outermost axis first.
         lengths: the lengths of X (r,).
-        padding: the code of the padding.
-        align_corners: the attribute.
         positions: P, not less than the lanes of a vector of coordinates.
         index: where the pixels are written (≥ P,): OUTSIDE for a position that counts as 0.
         inside: where the pixels are written (≥ P,): 0 for such a position.
@@ -568,8 +564,6 @@ def sum_taps(
         X: channels (C, S).
         normalized: the normalized coordinates (r, ≥ P), the outermost axis first.
         lengths: the lengths of X (r,). None is less than the number of taps of an axis.
-        padding: the code of the padding.
-        align_corners: the attribute.
         positions: P, not less than the lanes of a vector of weights.
         Y: the result is written to Y[:, start:] (C, ≥ start + P). Sums of halves are float32.
         start: see ``Y``.

@@ -425,7 +425,6 @@ def _compile(python: str, task: Task) -> None:
 
     Args:
         python: the executable of the process.
-        task: the task.
     """
     root = __package__.partition(".")[0]
     code = (

@@ -250,13 +250,7 @@ class Emitter:
         return function_symbol(function_spec, self._level)
 
     def write_function(self, function: CompiledFunction, symbol: str, folder: Path) -> None:
-        """Write the object file of a function. No other emitter can write this function then.
-
-        Args:
-            function: the function.
-            symbol: its symbol.
-            folder: the folder of the object file.
-        """
+        """Write the object file of a function. No other emitter can write this function then."""
         with global_compiler_lock:
             content = function.library.make_object(function.name, symbol, self._triple)
         (folder / f"{symbol}.o").write_bytes(content)
@@ -265,8 +259,6 @@ class Emitter:
         """Return the object file of an image.
 
         Args:
-            symbol: the symbol of the data.
-            image: the data.
             definitions: LLVM assembly to compile with it.
         """
         words = [str(word) for word in np.frombuffer(image.data, "<i8")]
@@ -290,7 +282,6 @@ class Emitter:
         """Return the object file of the functions that a library exports.
 
         Args:
-            variants: the symbols of the variants.
             messages: the error messages of ENTRY: no variant, and onnxruntime is too old for the
                 ops, or for the execution provider.
         """
@@ -377,8 +368,6 @@ def variant_image(
 
     Args:
         needed: the types and modes that the library has, as in :meth:`.Op.needs_state`; None: all.
-        level: the level.
-        release: the release of this package.
     """
     image = RecordImage()
     variant = image.add_records(VARIANT, {})
@@ -417,8 +406,6 @@ def _op_rows(
     """Append what the OPs of ``ops`` refer to.
 
     Args:
-        image: the image.
-        ops: the ops.
         needed: the types and modes that the library has; None: all.
         op_context: the offset of the OP_CONTEXT.
         keeps_ops_without_states: whether ops without any state are included. They fail with an

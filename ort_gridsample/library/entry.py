@@ -99,7 +99,6 @@ def _instruction(name: str, outputs: str, n_outputs: int) -> Any:
     """Return a function for compiled code that executes an instruction of x86-64.
 
     Args:
-        name: the instruction.
         outputs: the constraints for the registers that it writes.
         n_outputs: their number.
 

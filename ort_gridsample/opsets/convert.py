@@ -117,7 +117,6 @@ def _rewrite_and_convert(
 
     Args:
         model: the model, without functions; changed in place.
-        scopes: its scopes.
         inference: the types of its values.
         old_opset: its opset.
         new_opset: the opset to convert to.

@@ -41,7 +41,6 @@ def rewrite_flattening_nodes(
 
     Args:
         inference: the types of the values in ``scopes``.
-        scopes: the scopes of a model.
         names: the names of the model's values and nodes.
         new_opset: the opset to which the model is converted afterwards.
 

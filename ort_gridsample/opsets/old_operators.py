@@ -36,7 +36,6 @@ class OldOperators:
     """The nodes of a model whose meaning or types the converter would change.
 
     Args:
-        scopes: the scopes of the model.
         old_opset: its opset.
         new_opset: the opset to which it is converted.
     """

@@ -25,7 +25,6 @@ def check_signatures(scopes: Iterable[Scope], old_opset: int, opset: int) -> Non
     """Check the operator, the inputs, the outputs and the attributes of each standard node.
 
     Args:
-        scopes: the scopes of a converted model.
         old_opset: its opset before the conversion.
         opset: its opset.
 
@@ -87,7 +86,6 @@ def check_types(model: onnx.ModelProto, source: onnx.ModelProto, opset: int) -> 
     """Check that the types of all values are those that their nodes have in the opset.
 
     Args:
-        model: the converted model.
         source: the model before the conversion, without weights. If it has a wrong type itself,
             nothing is checked, unless the opset is older.
         opset: the opset of ``model``.

@@ -31,8 +31,6 @@ def has_default_value(
     """Whether an attribute equals its default in an ``OpSchema``.
 
     Args:
-        attribute: the attribute.
-        schema: the schema of its operator.
         default_dilation: the default of all ``dilations``, for which schemas state none; None: they
             have no default.
     """

@@ -94,7 +94,6 @@ def _attend_levels(
 
     Args:
         pixels: (S, D), the pixels of all levels.
-        levels: the levels.
         locations: (Q, P, r), in [0, 1].
         weights: (Q, P), the weights of the samples.
         plan: the plan of linear and zeros for the type of ``pixels``.

@@ -51,7 +51,6 @@ class Axis:
 
         Args:
             length: a number, or values of several axes.
-            align_corners: the operator's attribute.
             may_be_single: whether the length may be 1.
             maximum: the function that computes the maximum of a length and a number.
         """
@@ -162,7 +161,6 @@ class Padding:
         Args:
             xp: numpy, or another namespace.
             g: normalized coordinates, which may be infinite.
-            axis: the axis of X.
             outside_coordinate: :attr:`.taps.Mode.outside_coordinate`.
         """
         if self.period is None:

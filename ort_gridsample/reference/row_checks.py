@@ -44,7 +44,6 @@ class RowTable(UserDict[str, _Row]):
     """A table of rows by name. Rows may be added, but not be replaced, as compiled code has them.
 
     Args:
-        rows: the rows.
         reserved: names that no row may have.
     """
 
@@ -232,7 +231,6 @@ def check_padding(padding: Padding, axis_of: Callable[..., Axis]) -> None:
     """Check a padding.
 
     Args:
-        padding: the padding.
         axis_of: :meth:`.coordinates.Axis.of`.
 
     Raises:

@@ -238,9 +238,6 @@ def axis_taps(
     Args:
         xp: numpy, or another namespace.
         g: (…, 1, P), normalized coordinates; NaN and infinity are allowed.
-        axis: the axis of X.
-        mode: the interpolation mode.
-        padding: the padding mode.
         dtype: the type of the weights.
         first_pixel: the number that the axis's first pixel has in the result.
 

@@ -90,8 +90,6 @@ class AttentionExpansion:
     they have the attribute ``allowzero``, as far as the opset and the runtime have it.
 
     Args:
-        match: the attention node.
-        source: its operands.
         has_allowzero: whether Reshapes may have the attribute ``allowzero``.
     """
 

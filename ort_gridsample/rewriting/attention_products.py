@@ -53,12 +53,7 @@ class _Shapes:
 
 
 class AttentionProducts:
-    """Writes a deformable attention as matrix products.
-
-    Args:
-        match: the attention node.
-        source: its operands.
-    """
+    """Writes a deformable attention as matrix products."""
 
     def __init__(self, match: Match, source: AttentionSource) -> None:
         self._match = match

@@ -160,7 +160,6 @@ def _coordinate_nodes(scope: Scope, functions: _Functions) -> dict[int, Sequence
 
     Args:
         scope: the list of nodes to search.
-        functions: the functions of the model.
     """
     lowered = _lowered_values(scope)
     read: dict[int, Sequence[str]] = {}

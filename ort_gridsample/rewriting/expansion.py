@@ -59,7 +59,6 @@ def expanded(
     """Return the nodes that a composite node is equivalent to.
 
     Args:
-        match: the composite node.
         names: returns names of new values and nodes.
         has_allowzero: whether Reshapes may have the attribute ``allowzero``. Without it, lengths
             that are not known before a run must not be 0.
@@ -96,7 +95,6 @@ class _PackageAttention(AttentionSource):
     The node states the points of each level. All points may be on one axis.
 
     Args:
-        match: the node.
         names: returns names of new values and nodes.
         runtime: the runtime that the nodes are for.
         is_checked: whether the inputs are checked in a run.

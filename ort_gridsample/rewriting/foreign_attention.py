@@ -25,7 +25,6 @@ class ForeignAttention(AttentionSource):
     """Computes the operands of an attention node from its inputs.
 
     Args:
-        match: the attention node.
         names: returns names of new values and nodes.
         check: writes the checks of the inputs that the reader of the operands needs.
         runtime: the runtime that the nodes are for.

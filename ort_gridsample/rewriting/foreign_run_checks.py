@@ -100,7 +100,6 @@ def _check_axes(attention: ForeignAttention, *arguments: str) -> None:
     Axes of one name have one length, which is that of the first input with the axis.
 
     Args:
-        attention: the node.
         arguments: the inputs to check, after ``value``.
     """
     if attention.has_known_lengths("value", *arguments):

@@ -169,7 +169,6 @@ def opset_for_decomposed(
     Args:
         kept: the records of the nodes that a patch kept.
         nodes: the nodes to replace.
-        target: the target of the patch.
         opset: the opset of the patched model.
 
     Returns:
@@ -327,7 +326,6 @@ def rewrite_matches(
 
     Args:
         model: the model, which is changed.
-        target: what the nodes become.
         nodes: the nodes to replace.
         probe: tests whether onnxruntime runs a node, where ``nodes`` depend on it, and returns
             types that onnx does not infer.
@@ -415,7 +413,6 @@ def bind_threads(all_scopes: Iterable[Scope], num_threads: int) -> bool:
     """Set the number of threads of the Python ops, and return whether that changed an op.
 
     Args:
-        all_scopes: scopes of a model.
         num_threads: the number of threads, or 0 for the process' default.
     """
     is_changed = False

@@ -31,7 +31,6 @@ class _OperandChecks:
 
     Args:
         match: the deformable attention.
-        call: the operands of the node.
     """
 
     def __init__(self, match: Match, call: AttentionCall) -> None:
@@ -102,8 +101,6 @@ class _OperandChecks:
         """Return the shape of an operand, after a check of its rank if that is not known.
 
         Args:
-            argument: the operand.
-            value: its value.
             ranks: the two ranks that it may have.
             axes: its shape in the error.
         """

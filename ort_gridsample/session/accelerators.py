@@ -126,7 +126,6 @@ class AcceleratorProbe:
         accelerators: the accelerators, which may be none.
         accelerated: what to do with nodes for them.
         only_sampling_nodes: whether all nodes of the model are sampling nodes.
-        devices: the devices of plugins.
         policy: which of the forms that they run is used.
         num_threads: the number of threads of an op on the CPU; 0 for the process' default.
 

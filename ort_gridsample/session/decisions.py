@@ -106,7 +106,6 @@ def context_of(
     Args:
         nodes: the session's argument. If it requires ops of this package, no accelerator runs a
             node.
-        accelerator_probe: the probe of the session's accelerators.
         is_saved: whether onnxruntime saves the model.
         fuses_grids: whether grids may be fused into their GridSamples.
     """
@@ -137,8 +136,6 @@ def decide_without_compiled_op(match: Match, context: DecisionContext, reason: s
 
     Args:
         match: the node to decide on.
-        context: the session's context.
-        reason: why the node cannot be a compiled op.
     """
     if context.nodes is None and _probed_record(match).native:
         return Decision(Placement(match.record, ONNXRUNTIME, reason))

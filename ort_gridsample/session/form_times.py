@@ -33,7 +33,6 @@ def seconds_on_accelerators(process: ProviderProcess, case: ProbeCase, model: by
 
     Args:
         process: runs models on the accelerators.
-        case: the case.
         model: the serialized form of the case.
     """
     with suppress(RuntimeError):
@@ -78,7 +77,6 @@ def seconds_on_cpu(case: ProbeCase, num_threads: int) -> float:
     """Return the seconds of a run of a case in a session without accelerators.
 
     Args:
-        case: the case.
         num_threads: the number of threads of an op; 0 for the process' default.
     """
     from .session import InferenceSession  # imports this module

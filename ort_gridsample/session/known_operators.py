@@ -23,8 +23,6 @@ def unknown_operators(
     """Return the operators of a model that neither onnxruntime nor this package has.
 
     Args:
-        model: the model.
-        all_scopes: its scopes.
         options: options of a session, with the libraries of custom ops that were registered on
             them. Without options, operators of onnxruntime-extensions count as known: its users
             register its library.

@@ -48,7 +48,6 @@ def patch_for_session(model: Model, arguments: SessionArguments) -> PatchedModel
 
     Args:
         model: the model. It is not changed.
-        arguments: the session's arguments.
 
     Raises:
         GridSampleError: a sampling node is not what its opset allows, external data lies outside of
@@ -102,7 +101,6 @@ def _changed_model(
     """Return the prepared model in bytes.
 
     Args:
-        source: the bytes of the model, or its path.
         preparation: the prepared model, which is changed.
         folder: the folder of the model's external data; None if the source is bytes.
     """

@@ -97,7 +97,6 @@ class _Placer:
         Args:
             match: a host, or another node with an op.
             decision: the decision for it.
-            error: why the op cannot be compiled.
         """
         where = match.record.where
         if decision.target is self._context.op_targets.fused_op:

@@ -32,7 +32,6 @@ def options_for(given: SessionOptions | None, patched: PatchedModel) -> SessionO
 
     Args:
         given: the caller's options. They are changed only if they cannot be copied.
-        patched: the model, and what its session needs.
 
     Returns:
         ``given`` if the model needs nothing else. Otherwise a copy with all that the model needs,
@@ -77,8 +76,6 @@ def with_providers(
     Args:
         options: what :func:`options_for` returned. They are changed unless they are the caller's.
         given: the caller's options. They are changed only if they cannot be copied.
-        domains: the domains of the model's nodes.
-        providers: the providers.
     """
     if options is None:
         options = SessionOptions()

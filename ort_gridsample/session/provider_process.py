@@ -37,7 +37,6 @@ class ProviderProcess:
 
     Args:
         providers: the providers, which must run all nodes.
-        devices: the devices of plugins.
     """
 
     def __init__(self, providers: Providers, devices: Devices | None = None) -> None:
@@ -82,7 +81,6 @@ class ProviderProcess:
 
         Args:
             model: the serialized model.
-            arguments: the arguments behind those of the providers.
 
         Raises:
             RuntimeError: the result is the reason why there is none.

@@ -471,8 +471,6 @@ def _unknown_operators_text(
     """Return which operators of a model neither onnxruntime nor this package has.
 
     Args:
-        patched: the model.
-        options: the options of its session.
         error: onnxruntime's error. If it is about something else, the text is empty.
     """
     if not is_error_of_unknown_operator(error) or not patched.is_readable:

@@ -234,7 +234,6 @@ def _check_and_set_grid(
         request: a REQUEST.
         theta: an INPUT.
         size: an INPUT.
-        itemsize: the bytes of an element of the grid.
         errors_address: the address of the AffineGrid's ERRORS.
     """
     theta_shape = shape_of(theta)
@@ -373,9 +372,7 @@ def base_and_factor(
     Args:
         theta: theta's row (r + 1,) for the coordinate.
         lengths: the lengths (r,) of the grid's axes.
-        row: the index of the row.
         rows: the number of rows in a batch.
-        align_corners: the attribute.
 
     Returns:
         base and factor: the coordinate is base + position * factor.

@@ -14,7 +14,6 @@ def api_function(name: str, n_results: int = 0) -> Any:
     """Return a function of :data:`.c_api.FUNCTIONS` for compiled code.
 
     Args:
-        name: the function.
         n_results: the number of its last arguments that are pointers to results.
 
     Returns:

@@ -440,7 +440,6 @@ def _integer(operands: RecordRef, data: Address, index: int) -> int:
     Args:
         operands: the OPERANDS.
         data: the address of the elements.
-        index: the index of the element.
     """
     if operands.lengths_type == _INT32:
         return array_at(data, (index + 1,), np.int32)[index]
@@ -501,7 +500,6 @@ def _copy_queries_first(to: int, source: int, lengths: ArrayRef, size: int) -> N
         to: the address of the new array.
         source: the address of the array.
         lengths: the shape of the new array.
-        size: the size of an element.
     """
     n, queries, heads, points = lengths
     nbytes = size * points
@@ -625,7 +623,6 @@ def _attend(state: RecordRef, request: RecordRef, launch: RecordRef, n_output_ax
     """Check the shapes, create the output Y, and fill it.
 
     Args:
-        state: the state of the op.
         request: a REQUEST.
         launch: an ATTENTION_LAUNCH.
         n_output_axes: 3 if Y is (B, Q, H·D), 4 if it is (B, Q, H, D).
@@ -688,7 +685,6 @@ def _set_points(state: RecordRef, request: RecordRef, launch: RecordRef) -> Stat
     """Check locations and weights, and set the fields of ``launch`` that depend on them.
 
     Args:
-        state: the state of the op.
         request: a REQUEST.
         launch: an ATTENTION_LAUNCH after :func:`_set_levels`.
     """

@@ -190,7 +190,6 @@ def callback(n_arguments: int, function: Callable[..., int], failure: Callable[.
 
     Args:
         n_arguments: the number of its arguments.
-        function: the Python function.
         failure: returns the result if ``function`` raises, from the exception and the arguments.
     """
     return function_type(n_arguments)(NeverRaising(function, failure))

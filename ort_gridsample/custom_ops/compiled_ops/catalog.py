@@ -123,7 +123,6 @@ class Op:
 
         Args:
             types: the types of the inputs.
-            index: the index of the state.
             needed: the types that the nodes have, by the names of inputs, and the modes that they
                 have, as ``mode``. If None, all states are needed.
         """

@@ -175,7 +175,6 @@ def create_state(
     Args:
         node: a NODE.
         op: its OP.
-        index: the index of the initial state.
         dtype: the record of the state.
         errors_address: the address of the node's ERRORS.
         missing_state_index: the index of the sentence :data:`MISSING_STATE`.

@@ -18,7 +18,6 @@ def fill_output(
     """Create the output, and fill it on ONNX Runtime's threads.
 
     Args:
-        state: the state of the op.
         request: a REQUEST.
         launch: a LAUNCH, or an ATTENTION_LAUNCH.
         Y_shape: the shape of the output.

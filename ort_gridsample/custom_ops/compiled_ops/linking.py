@@ -100,7 +100,6 @@ def run(command: Sequence[str], task: str, standard_input: str = "") -> None:
     """Run a command.
 
     Args:
-        command: the command and its arguments.
         task: what the command does, for an error.
         standard_input: the text that the command reads.
 

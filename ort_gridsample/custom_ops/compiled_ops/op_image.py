@@ -23,7 +23,6 @@ def schema_fields(image: RecordImage, op: Op, types: Sequence[str]) -> dict[str,
 
     Args:
         image: the image that gets the OP.
-        op: the op.
         types: the types of its inputs.
     """
     element_types = [_STRING if name == "str" else ELEMENT_TYPES[name] for name in types]
@@ -45,7 +44,6 @@ def kernel_fields(
 
     Args:
         image: the image that gets the OP.
-        op: the op.
         types: the types of its inputs.
         states: the addresses of its initial states, as values of fields; 0 for a missing state.
     """

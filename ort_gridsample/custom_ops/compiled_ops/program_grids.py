@@ -344,7 +344,6 @@ def _set_coordinate_shape(
     Args:
         request: a REQUEST.
         programs: an array of PROGRAM.
-        index: the index of the coordinate's program.
         first_operand: the index of the program of its first operand that has one.
         shape: where the shape (r + 1,) is written.
 
@@ -558,7 +557,6 @@ def _element_address(
         component: a COMPONENT.
         lengths: the shape (r + 1,) of a coordinate.
         position: the index among all positions of all batches.
-        itemsize: the bytes of an element.
     """
     strides = array_at(component.strides, (len(lengths),), np.int64)
     outer = position // component.run
@@ -619,7 +617,6 @@ def _apply(code: int, operand: Any, x: ArrayRef) -> None:
     Args:
         code: operation << 1 | operand_first. The operation is ADD, SUB, MUL or DIV.
         operand: a scalar, or an array like ``x``.
-        x: an array.
     """
     operation = code >> 1
     is_operand_first = code & 1 != 0

@@ -406,7 +406,6 @@ def prepare(operator: str, types: tuple[str, ...], index: int = 0) -> None:
     Args:
         operator: the node's operator, or :data:`~ort_gridsample.dialects.table.FUSED`.
         types: the types of its inputs.
-        index: the index of its initial state.
     """
     op = find_op(operator, types)
     if op is not None and library_file.configured_library() is None:
@@ -470,7 +469,6 @@ def load_image(
     """Copy ``image`` to memory that is never freed, set its addresses, and return its own.
 
     Args:
-        image: the image.
         compile_functions: return the addresses of functions. None: :func:`addresses`. It is not
             called, and Numba is not imported, if the image has no functions.
     """
@@ -487,7 +485,6 @@ def copy_image(image: RecordImage, address: int, compiled: Sequence[int]) -> Non
     """Copy ``image`` to memory at ``address``, and set its addresses.
 
     Args:
-        image: the image.
         address: the address of as many bytes as ``image.data`` has.
         compiled: the addresses of ``image.functions``.
     """

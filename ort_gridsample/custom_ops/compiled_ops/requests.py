@@ -45,7 +45,6 @@ def open_request(request: RecordRef, state: RecordRef, context: Address, n_input
 
     Args:
         request: a REQUEST.
-        state: the state of the op.
         context: the OrtKernelContext of the call.
         n_inputs: the number of inputs to read.
     """
@@ -66,7 +65,6 @@ def read_input(request: RecordRef, state: RecordRef, index: int, tensor: RecordR
 
     Args:
         request: a REQUEST that :func:`open_request` initialized.
-        state: the state of the op.
         index: the index of the input in ONNX Runtime's node.
         tensor: an INPUT.
     """

@@ -171,7 +171,6 @@ def state_fields(
     Args:
         X_type: the type of X.
         grid_type: the type of the coordinates.
-        mode: the mode.
         prepare_grid: the function that checks the inputs and sets the grid. None: the grid is the
             second input.
         coordinates: the function that computes the coordinates of a tile. None: it reads the grid.
@@ -299,7 +298,6 @@ def sample(state: RecordRef, request: RecordRef) -> Status:
     """Check the shapes of X and of the grid, create the output Y, and fill it.
 
     Args:
-        state: the state of the op.
         request: a REQUEST whose inputs are set. Its launch has the address of ``state``.
     """
     if state.prepare_grid != 0:

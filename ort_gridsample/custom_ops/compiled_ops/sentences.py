@@ -92,9 +92,7 @@ def encode(template: ErrorTemplate, *arguments: str, **known: object) -> bytes:
     """Encode the sentence of a template without the name of the node.
 
     Args:
-        template: the template.
         arguments: the names of fields, in the order in which compiled code passes their values.
-        known: the values of the other fields.
     """
     codes = {name: chr(1 + index) for index, name in enumerate(arguments)}
     return str(template.error("", **codes, **known)).encode()
@@ -193,7 +191,6 @@ def error_status(
     Args:
         api: the address of the OrtApi.
         errors_address: the address of ERRORS.
-        sentence_index: the index of the sentence.
         arguments: a tuple of the sentence's arguments, in the order of :func:`encode`.
     """
     memory = local_record(ARGUMENTS)

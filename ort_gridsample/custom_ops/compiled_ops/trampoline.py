@@ -201,7 +201,6 @@ def _program_header(end: int, dynamic_size: int) -> bytes:
 
     Args:
         end: the end of the first segment.
-        dynamic_size: the size of the dynamic section.
     """
     dynamic_address = _PAGE + _DYNAMIC_OFFSET
     # The offset, the virtual and the physical address, and the sizes in the file and in memory.

@@ -73,8 +73,6 @@ def add_factory(
     """Append the provider's FACTORY, and all that it refers to; return its offset.
 
     Args:
-        image: the image.
-        release: the release of this package.
         op_address: return the field ``op`` for an overload, or None if there is no such op.
         domains: the OrtCustomOpDomains, as values of fields.
         fusion: the functions of an EP that fuses nodes; None: there is no such EP.
@@ -161,7 +159,6 @@ def set_rows(
     """Set a field that is an array of records.
 
     Args:
-        image: the image.
         offset: the offset of the record that has the field.
         dtype: the type of that record.
         name: the name of the field.

@@ -89,7 +89,6 @@ class FusedNodes:
         """Fuse nodes of ``graph``.
 
         Args:
-            graph: the graph.
             support: the OrtEpGraphSupportInfo.
             addresses: the addresses of its nodes. Those of fused nodes are set to 0.
         """

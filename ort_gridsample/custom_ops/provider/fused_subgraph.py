@@ -125,7 +125,6 @@ def nodes_to_fuse(
     the output. So a path that leaves the nodes begins at the output, and enters them never again.
 
     Args:
-        scope: the nodes of the graph.
         required: the indices of the nodes that must be replaced.
         candidates: the indices of the nodes that are replaced if no other node reads their values.
         inputs: the values that the new node reads.

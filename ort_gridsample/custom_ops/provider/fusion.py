@@ -113,8 +113,6 @@ def _values_of_shapes(graph: Graph, scope: Scope, names: Iterable[str]) -> Itera
     """Yield the values from which shapes follow that onnxruntime has not inferred.
 
     Args:
-        graph: the graph.
-        scope: its nodes.
         names: values whose shapes the search reads.
     """
     pending = [name for name in names if name in scope.makers and not graph.knows_last_axis(name)]

@@ -165,7 +165,6 @@ class Graph:
         """Return the names of values that belong to a node or to the graph.
 
         Args:
-            owner_type: "Node" or "Graph".
             list_name: the list of the values, such as "Inputs".
             owner: the address of the OrtNode or the OrtGraph.
         """

@@ -65,7 +65,6 @@ def find_attentions(
     """Yield the deformable attentions of a scope.
 
     Args:
-        use_def: the use-def chains of the scope.
         samples: the valid GridSamples of the scope by the names of their outputs.
         inference: an inference that includes :func:`values_to_infer`.
     """
@@ -179,7 +178,6 @@ class _AttentionMatcher:
 
         Args:
             nodes: all nodes of deformable attention, which are dropped if no other node reads them.
-            sample_nodes: the nodes of the samples.
             levels_to_output_nodes: the nodes between the samples and ``output``.
             output: the output of deformable attention.
             names_read: the names of the values that the op reads.

@@ -53,9 +53,7 @@ def locations_layout(
     """Return the layout of a value with the locations of a level, or None if it is no operand.
 
     Args:
-        traced: the value.
         summed_axes: the axes of the product that is summed over P.
-        coordinates: the axis r of the grids.
     """
     axes = traced.axes
     if len(axes) not in (5, 6) or traced.scaling_steps != 2:
@@ -77,7 +75,6 @@ def weights_layout(
     """Return the layout of a value with all weights, or None if it is no operand.
 
     Args:
-        traced: the value.
         summed_axes: the axes of the product that is summed over P.
         weights_axes: the axes (B·H, 1, Q, P) of the weights in the product. One query, or one
             batch, may be broadcast, and so the first and the third need not be those of the
@@ -104,7 +101,6 @@ def find_shared_operand(
     """Trace the images or grids of the levels back to one value that has all of them in order.
 
     Args:
-        tracer: traces them.
         levels: the image or the grid of each level.
         sizes: the number of pixels or points of each level, with None for unknown ones.
         layout_of: returns the layout of a value, or None if it is no operand.

@@ -109,7 +109,6 @@ def _level_among_all(view: View, value: TracedValue) -> TracedValue | None:
     """Return the input of a node that takes one level out of an axis of all levels.
 
     Args:
-        view: what the node does.
         value: its output, with the name of its input.
     """
     if value.level is not None or view.input_shape is None or len(view.parts) != 1:

@@ -96,7 +96,6 @@ class WeightedSum:
         Args:
             lengths: the lengths of the scope's values.
             samples: the GridSamples of the scope by the names of their outputs.
-            sum_index: the index of the ReduceSum.
             sampled_input: which input of the Mul has the samples. The other one has the weights.
         """
         use_def = lengths.use_def

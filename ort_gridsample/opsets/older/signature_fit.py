@@ -82,12 +82,6 @@ def _write_changed_defaults(
 def _check_count(step: VersionStep, kind: str, values: Any, parameters: Any) -> None:
     """Check the inputs or outputs of a node, and remove trailing empty names.
 
-    Args:
-        step: the step of the node.
-        kind: "input" or "output".
-        values: the inputs or outputs of the node.
-        parameters: those of the older version of its operator.
-
     Raises:
         ObstacleError: the older version has fewer, or requires one that is left out.
     """

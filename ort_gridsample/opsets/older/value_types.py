@@ -69,7 +69,6 @@ def nodes_with_forbidden_types(
     The scope of a node is one of ``scopes``.
 
     Args:
-        model: the converted model.
         inference: the types of the values before the conversion.
         scopes: the scopes before the conversion.
         new_opset: the opset of ``model``.

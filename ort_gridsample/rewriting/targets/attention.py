@@ -60,8 +60,6 @@ class AttentionTarget(Target):
 
         Args:
             match: the node to replace.
-            source: what the model has.
-            call: the operands.
             names: returns names of new values and nodes.
         """
 

@@ -45,7 +45,6 @@ def input_of(e: Expressions, value: Argument, n_coordinates: int | None = None) 
     """Return a grid or theta in the type that coordinates are computed in.
 
     Args:
-        e: writes the nodes.
         value: the grid or theta, which becomes a constant if it is constant and small.
         n_coordinates: the number of coordinates that are computed from ``value``; None: the number
             of its elements.
@@ -65,10 +64,7 @@ def dims_of(
     """Return the lengths of an argument, with a check of its rank in a run if that is not known.
 
     Args:
-        e: writes the nodes.
         argument: the name of the argument in an error.
-        value: the argument.
-        x: its tensor.
         known: its shape as far as it is known.
     """
     if value.known_shape is not None:
@@ -88,8 +84,6 @@ def grid_checks(
     """Write nodes that fail in a run where a grid does not fit X.
 
     Args:
-        e: writes the nodes.
-        X: the value X.
         image: the tensor of ``X``.
         grid_batches: the length of grid's first axis.
         n_coordinates: the length of grid's last axis.

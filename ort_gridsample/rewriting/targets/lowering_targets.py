@@ -40,7 +40,6 @@ class PrimitivesTarget(Target):
 
     Args:
         functions: whether nodes that are lowered alike share a model-local function.
-        existing: the functions of the model.
         runtime: the runtime that the nodes are for.
     """
 

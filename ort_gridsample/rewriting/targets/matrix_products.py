@@ -111,9 +111,6 @@ def lower_grid_sample(
         grid: (N, D1_out, …, Dr_out, r). N, C and one of D1_out, …, Dr_out need not be known, but C
             or all of the latter must be.
         Y: the name of the output.
-        mode: the attribute, or its synonym.
-        padding_mode: the attribute.
-        align_corners: the attribute.
 
     Raises:
         GridSampleError: the operator is not defined for the arguments, a length that must be known
@@ -154,7 +151,6 @@ def check_cost(where: str, number: int | None, maximum: int, **shapes: spec.Shap
     """Check that matrix products do not take too long.
 
     Args:
-        where: the node.
         number: their number of multiply-adds, None if it is not known.
         maximum: the maximum number.
         shapes: argument of the node -> its shape.
@@ -236,11 +232,8 @@ class _MatrixSampler:
     """Samples X by products with the weights of all pixels of each axis.
 
     Args:
-        e: writes the nodes.
         mode: determines the taps and the weights on each axis.
-        padding: the padding mode.
         shapes: the lengths.
-        align_corners: the attribute.
         weight_type: the type of the weights, and of X.
     """
 
@@ -488,7 +481,6 @@ def _coefficients_of(
 
     Args:
         compute_weights: :attr:`.Mode.weights`.
-        first: the least distance t.
         tolerance: the largest error, unless the rounding of float64 makes it larger.
 
     Returns:
@@ -535,7 +527,6 @@ def lower_affine_grid(
         theta: (N, r, r + 1).
         size: (r + 2,), int64, a constant.
         grid: the name of the output.
-        align_corners: the attribute.
 
     Raises:
         GridSampleError: the operator is not defined for the arguments, the size is not constant, or

@@ -65,9 +65,6 @@ def lower_grid_sample(
         grid: (N, D1_out, …, Dr_out, r). A constant grid of at most :data:`MAX_FOLDED_BYTES` bytes
             becomes constant indices and weights.
         Y: the name of the output.
-        mode: the attribute, or its synonym.
-        padding_mode: the attribute.
-        align_corners: the attribute.
 
     Raises:
         GridSampleError: the operator is not defined for the arguments, the rank is not known, or
@@ -365,7 +362,6 @@ def lower_affine_grid(
         theta: (N, r, r + 1).
         size: (r + 2,), int64. A constant size becomes constant positions of the output's pixels.
         grid: the name of the output.
-        align_corners: the attribute.
 
     Raises:
         GridSampleError: the operator is not defined for the arguments, the rank is not known, or

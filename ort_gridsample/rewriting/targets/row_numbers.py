@@ -20,9 +20,7 @@ class RowNumbers:
     tensors are reshaped to avoid these axes.
 
     Args:
-        e: writes the nodes.
         mode: determines the taps on each axis.
-        padding: the padding mode.
         n_batches: N.
         lengths: (D1, …, Dr).
         output_lengths: (D1_out, …, Dr_out).
@@ -70,7 +68,6 @@ class RowNumbers:
 
         Args:
             position: the positions of the taps (axes, taps, N·P).
-            axis: the axes of X.
         """
         e = self._e
         r = self._r

@@ -29,9 +29,7 @@ class RowSampler:
     taps (:class:`.TapGroups`).
 
     Args:
-        e: writes the nodes.
         mode: determines the taps on each axis.
-        padding: the padding mode.
         sampled_shape: (N, C, D1, …, Dr).
         output_lengths: (D1_out, …, Dr_out).
         zero_rows: the zeros among the rows of X.

@@ -19,7 +19,6 @@ class RuntimeTarget(TargetSelector):
     """Write each node by the first target that can, and whose nodes the runtime does not refuse.
 
     Args:
-        runtime: the runtime.
         writers: the name of a target -> the target, in the order in which they are tried.
         composites: the name of the dialect whose composite nodes stay, or "".
     """

@@ -144,7 +144,6 @@ def refusal_of(
         name: the place that the error names.
         X_type: the type of X, in :data:`ort_gridsample.spec.TYPES`.
         mode: the mode, by its name in opset 20.
-        padding_mode: the padding mode.
         r: the number of spatial axes.
     """
     if r > 3:
@@ -182,10 +181,7 @@ def _sample_image(
     """Sample an image of one or two spatial axes.
 
     Args:
-        operands: X and the grid.
         mode: the attribute of GridSample, as are the following.
-        padding_mode: the attribute.
-        align_corners: the attribute.
     """
     image, grid, dims, output_lengths = operands
     e = image.owner
@@ -220,10 +216,8 @@ def _sample_volume(
     """Sample an image of three spatial axes.
 
     Args:
-        operands: X and the grid.
         mode: linear or nearest.
         padding: how positions outside of X are read.
-        align_corners: the attribute.
 
     Returns:
         Y as (N, C, D1_out, D2_out · D3_out).
@@ -280,7 +274,6 @@ def _pixels_in_volume(
         lengths: the spatial lengths of X.
         mode: linear or nearest.
         padding: how positions outside of X are read.
-        align_corners: the attribute.
     """
     e = grid.owner
     length = e.shape(lengths[::-1]).astype(grid.type)

@@ -58,7 +58,6 @@ def surrounded_by_zeros(e: Expressions, rows: Tensor, dims: list[DimLike]) -> Te
     """Return rows (N, S, C) with zeros before and after each spatial axis.
 
     Args:
-        e: writes the nodes.
         rows: (N, S, C), or a tensor of the same elements.
         dims: (N, D1, …, Dr, C).
     """
