@@ -51,7 +51,8 @@ def _are_equal(sample: PossibleSample, other: PossibleSample) -> bool:
     for length in _LENGTHS:
         g = _coordinates(length, sample.attributes.align_corners)
         weights = _pixel_weights(sample.attributes, length, g)
-        if abs(weights - _pixel_weights(other.attributes, length, g)).max() > _MAX_EQUAL:
+        difference = weights - _pixel_weights(other.attributes, length, g)
+        if np.abs(difference).max(initial=0) > _MAX_EQUAL:
             return False
     return True
 

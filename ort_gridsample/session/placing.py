@@ -116,7 +116,7 @@ class _Placer:
             return self._decision(host).target is not None
         if not self._context.fuses_grids or host in self._unfused:
             return False
-        decisions = [self._decision(match) for match in (host, *host.absorbed)]
+        decisions = [self._decision(match) for match in (*host.absorbed, host)]
         return all(decision.placement.runs_on == COMPILED_OP for decision in decisions)
 
     def _host_decision(self, host: Match) -> Decision:

@@ -82,7 +82,7 @@ def test_model_with_names_that_a_patch_writes_runs() -> None:
     unread = helper.make_node("Identity", ["Y_status"], ["Y_unguarded"], "idx=3 must be within")
     sample = sample_node("Y_unguarded", "Y", "a")
     session = ogs.InferenceSession(model_of(status, unread, sample))
-    np.testing.assert_array_equal(session.run(None, FEEDS)[0], ogs.grid_sample(X, GRID))
+    np.testing.assert_allclose(session.run(None, FEEDS)[0], ogs.grid_sample(X, GRID), rtol=1e-6)
     error = refusal(session.run, None, {**FEEDS, "G": GRID[:1]})
     assert error.where == "GridSample node 'a'"
     assert error.argument == "grid"
@@ -114,7 +114,7 @@ def test_deeply_nested_ifs_run() -> None:
             else_branch = e{i} () => (float[N,C,h,w] E{i}) {{ E{i} = Identity (X) }}>"""
     text = f"{HEADER} {SIGNATURE} {{ {nodes} Y = Identity (T{levels}) }}"
     session = ogs.InferenceSession(parser.parse_model(text))
-    np.testing.assert_array_equal(session.run(None, FEEDS)[0], ogs.grid_sample(X, GRID))
+    np.testing.assert_allclose(session.run(None, FEEDS)[0], ogs.grid_sample(X, GRID), rtol=1e-6)
 
 
 def write_nested_ifs(path: Path, levels: int) -> None:
