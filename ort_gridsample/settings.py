@@ -16,13 +16,13 @@ VALID_NUM_THREADS = "a whole number, at least 1"
 VALID_NUM_THREADS_OR_NONE = f"{VALID_NUM_THREADS}, or None"
 
 
-def is_valid_num_threads(num_threads: object) -> bool:
-    """Whether ``num_threads`` is a whole number, at least 1."""
-    return is_whole_number(num_threads) and index(num_threads) >= 1
+def is_positive_integer(value: object) -> bool:
+    """Whether ``value`` is a whole number, at least 1."""
+    return is_whole_number(value) and index(value) >= 1
 
 
 def is_whole_number(value: object) -> TypeGuard[SupportsIndex]:
-    """Whether ``value`` can be converted to an int without loss."""
+    """Whether ``value`` is an int or of another integer type, such as NumPy's."""
     try:
         index(value)  # type: ignore[arg-type]
     except TypeError:  # numpy's arrays have __index__, but most of them are no whole numbers
@@ -104,7 +104,7 @@ NUM_THREADS = Setting[int](
     label="num_threads",
     variable="ORT_GRIDSAMPLE_NUM_THREADS",
     parse=_parse_count,
-    is_allowed=is_valid_num_threads,
+    is_allowed=is_positive_integer,
     expected=VALID_NUM_THREADS,
     default=None,
 )
@@ -115,7 +115,7 @@ PREFETCHED_BYTES = Setting[int](
     label="prefetched_bytes",
     variable="ORT_GRIDSAMPLE_PREFETCHED_BYTES",
     parse=_parse_count,
-    is_allowed=is_valid_num_threads,
+    is_allowed=is_positive_integer,
     expected=VALID_NUM_THREADS,
     default=None,
 )

@@ -1,7 +1,8 @@
 """The shapes of operands that deformable attention accepts.
 
 Compiled ops contain these functions, so that the rules are stated once. They are written as loops
-on shapes and levels, and no sum or product in them exceeds int64.
+on shapes and levels. Compiled integers wrap around beyond int64, and so sums are capped, and the
+size of a product is computed as a float too.
 
 A row of ``levels`` (L, 1 + r) is the number of points of a level, and its lengths.
 """

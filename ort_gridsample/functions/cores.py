@@ -89,7 +89,7 @@ _core: Core | None = None
 
 
 def set_core(name: CoreName | None) -> None:
-    """Choose the code that computes the functions and Python ops, which is called a core.
+    """Choose the code that samples in functions and Python ops, which is called a core.
 
     ``"auto"`` is ``"jit"`` if Numba is installed or there is a library of compiled ops, else
     ``"numpy"``. None restores the environment variable ``ORT_GRIDSAMPLE_CORE``, or ``"auto"``.
@@ -160,10 +160,10 @@ def load_core() -> Core:
             _core = jit_core
     except Exception as error:  # Numba may refuse a newer NumPy with more than an ImportError
         if is_required:
-            message = f"the core 'jit' needs Numba, which cannot be imported: {error}"
+            message = f"the core 'jit' needs Numba, which cannot be used: {error}"
             raise ImportError(message) from error
         logger.warning(
-            "Numba is installed but cannot be imported, the core 'numpy' is used: %s",
+            "Numba is installed but cannot be used; the core 'numpy' is used: %s",
             error,
         )
     if _core is None:

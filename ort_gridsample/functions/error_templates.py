@@ -1,7 +1,7 @@
 """The errors about arguments, as sentences with fields.
 
 Functions and detection raise them, and compiled ops write them. So the text of an error is the same
-wherever an operator runs.
+wherever an operator runs. One number differs: compiled ops write at most 2**61 pixels of levels.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ class GridOperator:
     """What is specific to an operator that computes a grid.
 
     Attributes:
-        fused_inputs: its inputs in the order in which the fused op reads them behind X. All types
-            of the first of them are the same.
+        fused_inputs: its inputs in the order in which the fused op reads them behind X. The
+            first has only one type.
         fused_prefix: the prefix of its attributes on a fused op.
         count_axes: return the number of spatial axes that the shapes of the inputs imply, or None.
         check: raise the GridSampleError of a node. The arguments are the node for the message, the

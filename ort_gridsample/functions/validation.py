@@ -131,7 +131,7 @@ def check_num_threads(where: str, num_threads: object) -> None:
     Raises:
         GridSampleError: it is something else.
     """
-    if num_threads is not None and not settings.is_valid_num_threads(num_threads):
+    if num_threads is not None and not settings.is_positive_integer(num_threads):
         listed = settings.VALID_NUM_THREADS_OR_NONE
         raise templates.NUM_THREADS_INVALID.error(where, value=repr(num_threads), listed=listed)
 

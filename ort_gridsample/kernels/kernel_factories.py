@@ -44,8 +44,8 @@ from .tap_table import TapTable
 from .tiles import CHANNELS_PER_GROUP, scratch_address, scratch_array
 from .workers import proceed, process_items
 
-#: If the channels of a batch do not fit the L2 cache, the first channel's pixels are prefetched as
-#: those of the next channels are.
+#: If the channels of a batch exceed this size, in bytes, they may not fit the L2 cache. Then the
+#: pixels of the first channel are prefetched, as those of the next channels always are.
 MIN_BYTES_TO_PREFETCH = 1 << 20
 #: The minimum size of a Y that does not stay in a cache. Copied pixels are then written past the
 #: caches, which takes 0.8 times as long, because no cache line is read before it is written. Sums

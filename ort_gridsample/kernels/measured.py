@@ -99,7 +99,7 @@ def prefetching_pays_off() -> bool:
 def _scattered(count: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     """Return numbers without a pattern that a processor finds, the same in each process."""
     numbers = np.arange(1, count + 1, dtype=np.uint32)
-    for factor in (0x85EBCA6B, 0xC2B2AE35):  # the finalizer of MurmurHash3
+    for factor in (0x85EBCA6B, 0xC2B2AE35):  # multipliers of MurmurHash3's finalizer
         numbers *= np.uint32(factor)
         numbers ^= numbers >> np.uint32(15)
     return numbers

@@ -95,7 +95,7 @@ KERNEL = record(
     "coordinate_size",  # the size of a coordinate, in bytes
     "weight_size",  # the size of a weight, in bytes; 0 in mode nearest, which has none
     "copy_size",  # in mode nearest, the size of an element of Y that waits to be written; else 0
-    "packed_size",  # the size of an element of a packed panel, in bytes; 0 if X is never packed
+    "packed_size",  # the size of an element of a packed panel, in bytes
     "cpus",  # the number of processors
     # In mode nearest, the size of the channels of a batch from which all pixels of an incoherent
     # grid are prefetched, in bytes.

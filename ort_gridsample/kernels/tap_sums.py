@@ -231,7 +231,7 @@ def _sum_gathered(
     """
     channels = X.shape[0]
     channel = 0
-    if index.shape[0] % 4 == 0:  # only linear on one axis has fewer taps
+    if index.shape[0] % 4 == 0:  # false for linear and lanczos3 on one axis
         while channels - channel > 1:
             _sum_four_channels(X, channel, index, weight, Y, start, positions)
             channel += 4

@@ -40,7 +40,8 @@ def is_chosen() -> bool:
 def gathers_fast() -> bool:
     """Whether gather instructions are faster than single loads.
 
-    They are on Sapphire Rapids. Older processors, where they are slower, lack this feature.
+    They are on processors with AVX512-FP16, such as Sapphire Rapids. Older processors, where they
+    are slower, lack this feature.
     """
     return has("avx512fp16")
 

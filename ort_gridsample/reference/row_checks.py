@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 #: The lengths of the axes on which rows are tested.
 LENGTHS = (1, 2, 3, 7)
-#: The number of pixels around an axis, on either side, of the coordinates that rows are tested
-#: with, in lengths of the axis.
+#: Rows are tested with coordinates from -REACH to REACH lengths of the axis.
 REACH = 4
 #: The type of these coordinates. They are multiples of 1/4, so that arithmetic is exact.
 TYPE = np.float32
@@ -209,7 +208,7 @@ def _programs() -> Iterator[None]:
         raise TypeError(f"{text}: {error}") from error
 
 
-def _unchanged(function: Callable[..., Array], name: str) -> Callable[[Array], Array]:
+def _checked(function: Callable[..., Array], name: str) -> Callable[[Array], Array]:
     """Return a function of values for NumPy, which raises if its argument or the type changes."""
 
     def call(x: Array) -> Array:
@@ -251,8 +250,8 @@ def check_padding(padding: Padding, axis_of: Callable[..., Axis]) -> None:
 
 def _check_padding_on(padding: Padding, axis: Axis) -> None:
     """Check a padding on one axis, whose numbers are Python's."""
-    pad = _unchanged(lambda x: padding.pad(np, x, axis), "pad_once")
-    pad_once = _unchanged(lambda x: padding.pad_once(np, x, axis), "pad_once")
+    pad = _checked(lambda x: padding.pad(np, x, axis), "pad_once")
+    pad_once = _checked(lambda x: padding.pad_once(np, x, axis), "pad_once")
     pixels = f"{axis.length} pixels"
     first = -REACH * axis.length
     last = -first
@@ -349,7 +348,7 @@ def _check_base(mode: Mode) -> Array:
     with _programs():
         mode.base(CHECKED, CheckedValues(np.zeros((1, 1), TYPE)))
     pixels = np.arange(-9, 10)
-    _unchanged(lambda x: mode.base(np, x), "base")(pixels.astype(TYPE))
+    _checked(lambda x: mode.base(np, x), "base")(pixels.astype(TYPE))
     x = np.sort((pixels[:, None] + _DISTANCES).ravel())
     base = mode.base(np, x.copy())
     _require(np.array_equal(base, np.rint(base)), "the base of a mode must be a pixel")
@@ -371,7 +370,7 @@ def _check_weights(mode: Mode, distances: Array) -> None:
     by_type = {}
     for dtype in (np.float64, np.float32):
         t = distances.astype(dtype)[None]
-        function = _unchanged(lambda t: weights_of(np, t), "weights")
+        function = _checked(lambda t: weights_of(np, t), "weights")
         with np.errstate(all="ignore"):
             weights = function(t)
         shape = (mode.taps, len(distances))

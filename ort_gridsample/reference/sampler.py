@@ -1,8 +1,9 @@
 """The NumPy core: any rank, mode and padding, in blocks of output positions that fit the cache.
 
 A table of taps lists the T pixels of flat X that each of P output positions reads, and their
-weights. Channels are gathered one by one through this table. If there are many channels and the
-pixels are read often, all channels are gathered at once, from a channels-last copy of X.
+weights. Channels are gathered through this table: one by one in mode nearest, else as many at a
+time as a buffer holds. If there are many channels and the pixels are read often, all channels are
+gathered at once, from a channels-last copy of X.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _sample_blocks(
     plan: Plan,
     threads: int,
 ) -> None:
-    """Sample ``X`` (N, C, S) channel by channel, in blocks of batches and positions."""
+    """Sample ``X`` (N, C, S) in blocks of batches and positions."""
     n_batches, _, n_positions = Y.shape
     n_taps = MODE_RULES[plan.mode].taps ** len(lengths)
     share = ceil_div(n_batches * n_positions, 2 * threads)

@@ -132,17 +132,17 @@ def _lanczos3(xp: Namespace, t: Values) -> Values:
     p = factor * (t * sine)
     q = factor * (rest * other_sine)
     negative = (p + q) * -1
-    before_last = t + 1
     first = t + 2
-    after_next = rest + 1
-    last = rest + 2
+    second = t + 1
+    fifth = rest + 1
+    sixth = rest + 2
     weights = (
         q / (first * first),
-        negative / (before_last * before_last),
+        negative / (second * second),
         rest * sine,
         t * other_sine,
-        negative / (after_next * after_next),
-        p / (last * last),
+        negative / (fifth * fifth),
+        p / (sixth * sixth),
     )
     total = weights[0]
     for weight in weights[1:]:

@@ -126,6 +126,7 @@ class AcceleratorProbe:
         accelerators: the accelerators, which may be none.
         accelerated: what to do with nodes for them.
         only_sampling_nodes: whether all nodes of the model are sampling nodes.
+        devices: the devices of the accelerators that are plugins.
         policy: which of the forms that they run is used.
         num_threads: the number of threads of an op on the CPU; 0 for the process' default.
 
@@ -195,13 +196,14 @@ class AcceleratorProbe:
         self, record: NodeRecord, cases: Sequence[ProbeCase]
     ) -> Iterator[ProviderForm]:
         """Yield the forms of a node that the accelerators run, in order."""
-        first_refusal = ""
+        node_refusal = ""
         for name, target in self._forms(record):
             refusals = (self._refusal(case, target) for case in cases)
             refusal = next(filter(None, refusals), "")
+            if not name:
+                node_refusal = refusal
             if not refusal:
-                yield ProviderForm(name, target, first_refusal)
-            first_refusal = first_refusal or refusal
+                yield ProviderForm(name, target, node_refusal)
 
     def _fastest(
         self, record: NodeRecord, cases: Sequence[ProbeCase], forms: Sequence[ProviderForm]
@@ -210,7 +212,7 @@ class AcceleratorProbe:
         if not forms:
             return None
         seconds = [sum(self._seconds(case, form.target) for case in cases) for form in forms]
-        index = form_times.first_gain(seconds)
+        index = form_times.index_of_fastest(seconds)
         cpu_seconds = sum(map(self._cpu_seconds, cases))
         copy_seconds = sum(map(self._copy_seconds, cases))
         if cpu_seconds + copy_seconds < seconds[index]:

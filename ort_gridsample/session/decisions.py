@@ -1,8 +1,9 @@
 """Decide where a sampling node of a session runs by itself.
 
-:func:`decide` returns the decision of the first rule of :data:`RULES` that applies, else an op of
-this package. :mod:`.placing` decides with it which nodes are fused. Neither changes the model nor
-compiles anything: :mod:`.op_compilation` compiles the ops of decisions.
+:func:`decide` returns the decision of the first rule of :data:`RULES` that applies. Without one, it
+is a compiled op, else a Python op or onnxruntime's own kernel. A decision may run models of the
+node alone, but does not change the session's model. :mod:`.placing` also decides which nodes are
+fused, and has their ops compiled (:mod:`.op_compilation`).
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ class DecisionContext:
 
     Attributes:
         nodes: the nodes that must be replaced: ``"all"``, ``"unsupported"`` or a function of a
-            record. If None, a node is replaced if there is a compiled op for it, or if
-            onnxruntime does not run it.
+            record. If None, a node that no accelerator runs is replaced if there is a compiled op
+            for it, or if onnxruntime does not run it.
         accelerator_probe: finds the forms of nodes that accelerators run. None if no accelerator
             may run a node.
         op_targets: the targets that write ops of this package.

@@ -3,8 +3,8 @@
 A run on an accelerator begins and ends with arrays in the CPU's memory, and so it contains copies
 that the node does not need between other nodes of the accelerator. The node needs them if it runs
 on the CPU between these. Therefore a run of nothing but copies is timed as well: it copies the
-inputs and the output of the node in both directions, which is twice of what a run of the node
-copies. So the accelerator is faster if its run takes less than the CPU's and the copies together.
+inputs and the output of the node in both directions, which is twice what a run of the node copies.
+So the accelerator is faster if its run takes less than the CPU's and the copies together.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .provider_process import ProviderProcess
 from .provider_script import seconds_of_run
 
 #: A form must take this part of the time of one before it, or it is not worth its nodes.
-MIN_GAIN = 0.9
+MAX_TIME_RATIO = 0.9
 
 
 def seconds_on_accelerators(process: ProviderProcess, case: ProbeCase, model: bytes) -> float:
@@ -55,7 +55,7 @@ def seconds_of_copies(process: ProviderProcess, case: ProbeCase) -> float:
             (first_type, *other_types, first_type),
             strict=True,
         )
-        if type_name.startswith("float")
+        if type_name.startswith("float")  # not all providers run a Relu of other types
     }
     inputs = []
     outputs = []
@@ -93,12 +93,12 @@ def cpu_environment(num_threads: int) -> tuple[object, ...]:
     return release, num_threads, available_cpus()
 
 
-def first_gain(seconds: Iterable[float]) -> int:
+def index_of_fastest(seconds: Iterable[float]) -> int:
     """Return the index of the fastest form; an earlier one if the gain is small."""
     best_index = 0
     best_seconds = inf
     for index, value in enumerate(seconds):
-        if value < MIN_GAIN * best_seconds:
+        if value < MAX_TIME_RATIO * best_seconds:
             best_index = index
             best_seconds = value
     return best_index

@@ -35,6 +35,9 @@ class Placement:
               the node as it is.
             - empty: why a session refuses the node.
 
+            A prediction adds a warning if onnxruntime's kernel reads outside of X, and the
+            quantized node that prevents a fusion.
+
         fused: the names of the nodes that are fused into this node. They compute only its
             grid, or are those of a decomposed deformable attention.
         library: the path and the description of the library that contains the compiled op.

@@ -1,8 +1,8 @@
 """Place the nodes of a session's model.
 
 :func:`place_nodes` decides each node once (:mod:`.decisions`), and chooses the hosts that absorb
-others (:mod:`ort_gridsample.detection.hosts`). The step after it compiles the ops of the decisions.
-If that fails, the nodes are placed again without the ops that failed.
+others (:mod:`ort_gridsample.detection.hosts`). Then it compiles the ops of the decisions. If that
+fails, the nodes are placed again without the ops that failed. A prediction compiles no op.
 """
 
 from __future__ import annotations

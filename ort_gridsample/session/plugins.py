@@ -34,7 +34,7 @@ class Plugin(NamedTuple):
     """The library of an execution provider.
 
     Attributes:
-        registration_name: the name under which onnxruntime registers the library.
+        registration_name: a name under which another process registers the library.
         library: its path.
     """
 

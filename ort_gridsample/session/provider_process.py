@@ -37,6 +37,7 @@ class ProviderProcess:
 
     Args:
         providers: the providers, which must run all nodes.
+        devices: the devices of those that are plugins.
     """
 
     def __init__(self, providers: Providers, devices: Devices | None = None) -> None:

@@ -127,12 +127,12 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
         sess_options, providers, provider_options, kwargs: the parent's.
         model: another name for ``path_or_bytes``.
         nodes: the nodes that must be replaced: ``"all"``, ``"unsupported"`` or a function, as in
-            :func:`patch_model`. If None, a node is replaced if there is a compiled op for it, or
-            if onnxruntime does not run it.
-        accelerated: what to do with other nodes if providers come before the CPU's. ``"lower"``:
-            they stay on these providers, respelled, in float32 between Casts, or written as basic
-            operators (lowered) if a provider runs only these. ``"keep"``: those that a provider
-            runs stay as they are. ``"never"``: nodes are placed as if there were only the CPU.
+            :func:`patch_model`. If None, a node that ``accelerated`` leaves to the CPU is replaced
+            if there is a compiled op for it, or if onnxruntime does not run it.
+        accelerated: what to do with nodes if providers come before the CPU's, unless ``nodes`` is
+            ``"all"`` or a function. ``"lower"``: they stay on these providers, respelled, in
+            float32 between Casts, or written as basic operators (lowered) if need be. ``"keep"``:
+            those that a provider runs stay as they are. ``"never"``: as if there were only the CPU.
         providers_policy: ``"first"``: the first form that a provider runs; ``"fastest"``: the
             fastest of them and the CPU's.
 
@@ -166,15 +166,7 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         given_model = _only_model(path_or_bytes, model)
-        if nodes is not None:
-            check_selection("InferenceSession", nodes)
-        if accelerated not in ACCELERATED_POLICIES:
-            expected = format_choices(ACCELERATED_POLICIES)
-            raise GridSampleError("InferenceSession", "accelerated", repr(accelerated), expected)
-        if providers_policy not in PROVIDERS_POLICIES:
-            expected = format_choices(PROVIDERS_POLICIES)
-            found = repr(providers_policy)
-            raise GridSampleError("InferenceSession", "providers_policy", found, expected)
+        _check_arguments(nodes, accelerated, providers_policy)
         accelerators = accelerators_of(providers, provider_options)
         devices: Devices = {}
         if not providers:
@@ -278,7 +270,7 @@ class InferenceSession(PLAIN_SESSION):  # type: ignore[misc]
 
     @property
     def placements(self) -> list[Placement]:
-        """Where each GridSample and AffineGrid node runs, and why."""
+        """Where each sampling node runs, and why."""
         return list(self._placements)
 
     def run(
@@ -501,6 +493,24 @@ def _only_model(path_or_bytes: Model | None, model: Model | None) -> Model:
     count = "neither" if model is None else "both"
     expected = "expected one of them"
     raise TypeError(f"InferenceSession got {count} of path_or_bytes and model, {expected}")
+
+
+def _check_arguments(nodes: object, accelerated: object, providers_policy: object) -> None:
+    """Check the arguments of a session that onnxruntime's does not have.
+
+    Raises:
+        GridSampleError: an argument has none of its values.
+    """
+    if nodes is not None:
+        check_selection("InferenceSession", nodes)
+    policies = {
+        "accelerated": (accelerated, ACCELERATED_POLICIES),
+        "providers_policy": (providers_policy, PROVIDERS_POLICIES),
+    }
+    for name, (value, choices) in policies.items():
+        if value not in choices:
+            expected = format_choices(choices)
+            raise GridSampleError("InferenceSession", name, repr(value), expected)
 
 
 def _unpickled(

@@ -50,7 +50,7 @@ def set_num_threads(num_threads: SupportsIndex | None) -> None:
     if num_threads is None:
         settings.NUM_THREADS.set(None)
         return
-    if not settings.is_valid_num_threads(num_threads):
+    if not settings.is_positive_integer(num_threads):
         expected = settings.VALID_NUM_THREADS_OR_NONE
         error = GridSampleError("set_num_threads", "num_threads", repr(num_threads), expected)
         if settings.is_whole_number(num_threads):

@@ -69,7 +69,7 @@ def for_each(function: Callable[[T], None], items: Iterable[T], num_threads: int
         num_threads: the maximum number of threads, with the calling one.
 
     Raises:
-        BaseException: the first exception of a call. It discards the remaining items, and is raised
+        BaseException: an exception of a call. It discards the remaining items, and is raised
             when all running calls have returned.
     """
     if num_threads <= 1:

@@ -99,6 +99,24 @@ SHAPE_MISTAKES = {
     "fewer pixels": Mistake(
         "spatial_shapes", np.array([[5, 7], [3, 3]]), "of 44 pixels in all levels together", PIXELS
     ),
+    "pixels beyond 32 bits": Mistake(
+        "spatial_shapes",
+        np.array([[65536, 65536], [3, 3]]),
+        "of 4294967305 pixels in all levels together",
+        PIXELS,
+    ),
+    "nearly as many pixels as compiled ops write": Mistake(
+        "spatial_shapes",
+        np.array([[1 << 30, 1 << 30], [3, 3]]),
+        "of 1152921504606846985 pixels in all levels together",
+        PIXELS,
+    ),
+    "an empty level of huge lengths": Mistake(
+        "spatial_shapes",
+        np.array([[1 << 62, 0], [3, 3]]),
+        "of 9 pixels in all levels together",
+        PIXELS,
+    ),
     "spatial shapes of one axis": Mistake(
         "spatial_shapes", np.array([5, 7]), "of shape (2)", SPATIAL_SHAPES
     ),

@@ -288,11 +288,11 @@ def test_core_with_broken_numba_is_numpy_and_logs_once(
     for _ in range(2):
         assert ogs.grid_sample(X, grid).item() == 1
         assert ogs.get_core() == "numpy"
-    message = "Numba is installed but cannot be imported, the core 'numpy' is used: "
+    message = "Numba is installed but cannot be used; the core 'numpy' is used: "
     assert caplog.messages == [message + "made for another NumPy"]
     ogs.set_core("jit")
     with pytest.raises(
-        ImportError, match="the core 'jit' needs Numba, which cannot be imported: made for another"
+        ImportError, match="the core 'jit' needs Numba, which cannot be used: made for another"
     ):
         ogs.grid_sample(X, grid)
 

@@ -133,6 +133,20 @@ def test_kept_node_runs_where_it_is_fastest(
     assert name_of(form_of(grid_sample(), accelerated="keep")) == expected
 
 
+def test_form_after_a_refused_one_has_no_refusal_of_the_node(
+    fake_times: FakeTimes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_times(3, 2, 1, 0, 4)
+
+    def refuse_words(trial: Trial, *_: object) -> str:
+        return "no such mode" if b"bilinear" in trial.model else ""
+
+    monkeypatch.setattr(Trial, "refusal", refuse_words)
+    form = form_of(grid_sample())
+    assert isinstance(form, ProviderForm)
+    assert (form.name, form.refusal) == ("basic operators", "")
+
+
 def test_reason_has_the_times(fake_times: FakeTimes) -> None:
     fake_times(3e-3, 2e-3, 1e-3, 0, 4e-3)
     session = ogs.InferenceSession(grid_sample(), None, [AZURE], providers_policy="fastest")

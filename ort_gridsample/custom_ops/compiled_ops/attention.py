@@ -77,8 +77,9 @@ from .sentences import (
 from .shape_inference import alloc_shape, inferred_shape, open_inference, set_inferred_shape
 from .structs import ATTENTION, LEVEL, NODE, OP, OPERANDS, REQUEST
 
-#: A number of pixels that is too large for any value. Larger numbers are reduced to it.
-TOO_MANY_PIXELS = 2 * MAX_PIXELS
+#: A number of pixels that is too large for any value. Larger numbers are reduced to it. The sum of
+#: two of them does not wrap around.
+TOO_MANY_PIXELS = 1 << 61
 
 _count_points = register_jitable(attention_shapes.count_points)
 _has_points = register_jitable(attention_shapes.has_points_of_levels)
@@ -165,7 +166,7 @@ _LOCATIONS = 2
 _WEIGHTS = 3
 #: The index of the input that an operand is computed from.
 _OTHER = 4
-#: The element types that are not the most frequent one.
+#: The element types that the type of an input is compared with.
 _INT32 = ELEMENT_TYPES["int32"]
 _FLOAT64 = ELEMENT_TYPES["float64"]
 _FLOAT16 = ELEMENT_TYPES["float16"]
@@ -701,6 +702,7 @@ def _set_points(state: RecordRef, request: RecordRef, launch: RecordRef) -> Stat
     if weight_points != launch.points or not _do_weights_fit(weights_shape, locations_shape):
         return _wrong_weights(state, request, weights_shape, locations_shape)
     launch.weight_queries = weights_shape[1]
+    # As floats, which do not wrap around. An element has up to 8 bytes.
     heads = float(launch.n) * float(launch.queries) * float(launch.heads)
     if heads * float(launch.channels) >= 2.0**59:
         return _wrong_shape(state, request, Y_TOO_LARGE_INDEX, value_shape)
@@ -734,10 +736,14 @@ def _count_pixels(levels: ArrayRef) -> int:
     for level in range(len(levels)):
         smallest = min(smallest, levels[level, 0])
         area = 1
+        magnitude = 1.0  # unlike the area, it does not wrap around
         for axis in range(1, levels.shape[1]):
             length = levels[level, axis]
             smallest = min(smallest, length)
-            area = min(area * min(length, TOO_MANY_PIXELS), TOO_MANY_PIXELS)
+            area *= length
+            magnitude *= float(length)
+        if magnitude >= float(TOO_MANY_PIXELS):
+            area = TOO_MANY_PIXELS
         total = min(total + area, TOO_MANY_PIXELS)
     return total if smallest == 0 else -1
 

@@ -83,7 +83,7 @@ _TOO_MANY_TAPS = ErrorTemplate(
 )
 #: The arguments of the error messages about shapes, as :func:`_shape_arguments` returns them.
 _SHAPE_ARGUMENTS = ("X", "grid", "N", "outputs", "r", "axis_word")
-#: The error messages about shapes by name. There is one for each padding.
+#: The error messages about shapes by name. X_HAS_NO_PIXEL has one for each padding.
 _SHAPE_ROWS = {
     name: encode(template, *_SHAPE_ARGUMENTS)
     for name, template in {

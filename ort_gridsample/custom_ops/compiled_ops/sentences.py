@@ -1,6 +1,6 @@
 """The error messages of compiled ops, formatted by compiled code.
 
-They are those of :mod:`ort_gridsample.functions.error_templates`. A message is encoded as bytes: a
+Most are those of :mod:`ort_gridsample.functions.error_templates`. A message is encoded as bytes: a
 byte below :data:`_FIRST_CHARACTER` is the place of an argument, which is a shape, an integer or a
 text. The caller computes what else a sentence needs.
 """
