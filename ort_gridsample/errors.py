@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 class GridSampleError(ValueError):
-    """The only exception class of this package, a ValueError with its parts as attributes.
+    """The exception that callers of this package get: a ValueError with its parts as attributes.
 
     Attributes:
         where: the function, or the node of the graph, that raises the error.

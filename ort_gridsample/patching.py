@@ -291,16 +291,17 @@ def patch_model(
             ``target`` of theirs, the targets before it are not used: for ``"tensorrt"``,
             ``"ai.onnx-2d"`` writes GridSamples instead of the plugin.
         max_multiply_adds: for a runtime without Gather, the maximum number of multiply-adds of a
-            GridSample, which has one for each value of X at each output position. None: 10 billion.
+            GridSample, which has one for each value of X at each output position, or of a
+            deformable attention. None: 10 billion.
 
     Returns:
         The patched copy.
 
     Raises:
-        GridSampleError: a node is not what its opset or dialect allows; the target cannot express
-            it; the file or the bytes are not an ONNX model; its external data lies outside its
-            folder; or a node cannot be expressed in ``opset``, or onnx's version converter cannot
-            convert it.
+        GridSampleError: an argument is wrong; a node is not what its opset or dialect allows; the
+            target cannot express it, or it takes too many multiply-adds; the file or the bytes are
+            not an ONNX model; its external data lies outside its folder; or a node cannot be
+            expressed in ``opset``, or onnx's version converter cannot convert it.
         ImportError: ``nodes`` is ``"unsupported"`` and onnxruntime is not installed; or the
             installed one is too old, or not complete.
         OSError: the file cannot be read.

@@ -11,7 +11,7 @@ from ..dialects.registry import PRIMITIVES, TWO_AXES, target_names
 from ..dialects.table import DOMAIN, TENSORRT_ATTENTION
 from ..errors import GridSampleError
 from ..graph.files import read_model, write_model
-from ..graph.runtimes import RUNTIMES
+from ..graph.runtimes import DEFAULT_MAX_MULTIPLY_ADDS, RUNTIMES
 from ..graph.scope import opset_of, scopes_of
 from ..inference.runtime_probe import RuntimeProbe
 from ..patching import probe_for, warn_of_missing_runtime, warn_of_refused_nodes
@@ -80,8 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help=(
-            "with --for gather-free and the like: refuse a node that takes more multiply-adds, one "
-            "for each value of X at each output position (default: 10 billion)"
+            "with --for gather-free and the like: refuse a GridSample or a deformable attention "
+            "that takes more multiply-adds; a GridSample takes one for each value of X at each "
+            f"output position (default: {DEFAULT_MAX_MULTIPLY_ADDS // 10**9} billion)"
         ),
     )
     parser.add_argument(

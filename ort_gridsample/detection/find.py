@@ -1,6 +1,6 @@
 """Find the sampling nodes of a model.
 
-:func:`find_matches` runs the parts of this package in order: it recognizes nodes by their dialects,
+:func:`search` runs the parts of this package in order: it recognizes nodes by their dialects,
 finds decomposed operators (:mod:`.decomposed`), deformable attention around GridSamples
 (:mod:`.attention`) and the computations of grids (:mod:`.fusion`).
 """
@@ -74,7 +74,7 @@ def records_of(model: onnx.ModelProto, probe: Probe | None = None) -> list[NodeR
 
 
 def standard_records_of(model: onnx.ModelProto, probe: Probe) -> list[NodeRecord]:
-    """Return the records of the standard's sampling nodes; the arguments are as above."""
+    """Return the records of the standard's nodes; the arguments are those of :func:`records_of`."""
     options = SearchOptions(decomposed=False, fused_grids=False, attention=False)
     matches = find_matches(model, scopes_of(model), probe, with_reasons=True, options=options)
     return [match.record for match in matches if match.record.dialect.name == AI_ONNX]
@@ -88,11 +88,11 @@ def find_matches(
     with_reasons: bool,
     options: SearchOptions = ALL_SEARCHES,
 ) -> list[Match]:
-    """Return the matches that :func:`search` finds, whose arguments these are."""
+    """Return the matches that :func:`search` finds; the arguments are the same."""
     return search(model, all_scopes, probe, with_reasons=with_reasons, options=options).matches
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """What :func:`search` finds in a model.
 
     Attributes:
@@ -113,7 +113,7 @@ def search(
     with_reasons: bool,
     options: SearchOptions = ALL_SEARCHES,
     names_to_confirm: NamesByScope | None = None,
-) -> Found:
+) -> SearchResult:
     """Find the sampling nodes of a model.
 
     Args:
@@ -141,7 +141,7 @@ def search(
         if options.attention:
             attentions += _attentions_of(matches, use_def, inference)
         others += matches
-    return Found([*attentions, *others], inference)
+    return SearchResult([*attentions, *others], inference)
 
 
 class _CandidateScope(NamedTuple):

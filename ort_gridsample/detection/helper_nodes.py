@@ -143,8 +143,8 @@ def _check_reads_status(reader: onnx.NodeProto, op: onnx.NodeProto) -> None:
     Raises:
         GridSampleError: it is another node, which a patch would have to drop.
     """
-    reads_status_only = reader.op_type in ("Gather", "GatherND") and {*reader.input} <= {*op.output}
-    if not reads_status_only:
+    is_guard = reader.op_type in ("Gather", "GatherND") and {*reader.input} <= {*op.output}
+    if not is_guard:
         raise GridSampleError(
             where_node(op.op_type, display_name(op)),
             f"the status {op.output[1]!r}",

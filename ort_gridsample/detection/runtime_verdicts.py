@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from .. import spec
 from ..dialects.spelling import AttributeReference
 from ..dialects.table import AI_ONNX, ATTENTION
 from ..graph.runtime_facts import Fact
@@ -148,13 +147,16 @@ def reason_of(runtime: Runtime, fact: Fact) -> str:
 
 
 def _holds(fact: Fact, form: NodeForm) -> bool | None:
-    """Whether a fact holds for a node; None if that depends on what is not known."""
+    """Whether a fact holds for a node; None if that depends on what is not known.
+
+    That is so for a partial fact if its conditions hold.
+    """
     last_opset = form.opset if fact.last_opset is None else fact.last_opset
     if form.operator not in fact.operators or not fact.first_opset <= form.opset <= last_opset:
         return False
     conditions = [
         _is_within(form.axes, fact.axes),
-        _is_within([spec.mode_of(mode) for mode in form.modes], fact.modes),
+        _is_within(form.modes, fact.modes),
         _is_within(form.padding_modes, fact.padding_modes),
         _is_within(form.align_corners, fact.align_corners),
         _is_within(form.types, fact.types),
@@ -162,7 +164,7 @@ def _holds(fact: Fact, form: NodeForm) -> bool | None:
     ]
     if False in conditions:
         return False
-    return None if None in conditions else True
+    return None if fact.is_partial or None in conditions else True
 
 
 def _is_within(values: Collection[T], allowed: Collection[T]) -> bool | None:

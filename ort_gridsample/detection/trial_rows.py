@@ -1,7 +1,8 @@
 """Tell apart GridSamples that have the same results in the first rounds of a trial.
 
 Two rows of modes or paddings may differ in one alignment only, or only at coordinates that a trial
-does not use. Otherwise a new row could prevent that an existing one is recognized.
+does not use. If such rows were not told apart, a new row could prevent that an existing row is
+recognized.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from .trial_inputs import InputShapes, PossibleSample, SampleAttributes, typed_i
 
 #: The lengths of the axes on which rows are compared.
 _LENGTHS = (1, 2, 3, 4, 5, 7, 10)
-#: The weights of a pixel by which equal samples may differ, and different ones at least differ.
+#: The weights of a pixel differ by at most this if two samples are equal, and by at least this at
+#: the coordinates of feeds that tell two samples apart.
 _MAX_EQUAL = 1e-6
 _MIN_DIFFERENT = 1e-2
 #: The number of coordinates per pixel, and the distance of the first one from a pixel: none is near

@@ -97,7 +97,7 @@ class Dialect:
 
     Attributes:
         name: the name of the dialect, and of the target of a patch that writes it.
-        operator: a key of :data:`ort_gridsample.spec.OPERATORS`.
+        operator: a key of :data:`ort_gridsample.spec.OP_SPECS`.
         op_type: the type of the node.
         domains: the domains in which the node is read. The first is written. Empty: the node is
             read in any domain, and written in ``written_domain``. The ONNX domain is ``""``, and

@@ -86,7 +86,7 @@ TensorLike: TypeAlias = "Tensor | float | Array"
 DimLike: TypeAlias = "int | Tensor"  #: a known length, or a one-element int64 tensor
 
 #: Operators whose output is boolean.
-_COMPARISONS = ("And", "Equal", "Less")
+_BOOLEAN_OPERATORS = ("And", "Equal", "Less")
 #: The NumPy types in which constants are stored, if they are not those of the same name.
 _STORED_TYPES = {"bfloat16": "float32", "str": "object"}
 #: Operators whose results are rounded. The float32 result of each is its float64 result, rounded.
@@ -136,7 +136,10 @@ class Expressions:
         return self.constant(numbers)
 
     def like(self, value: npt.ArrayLike, x: Tensor) -> Tensor:
-        """Return a constant of the type of ``x``. If that is not known, the opset must be 15."""
+        """Return a constant of the type of ``x``.
+
+        If the type is not known, the opset must be 15 or newer.
+        """
         if x.type:
             return self.constant(value, x.type)
         return self.op("CastLike", self.constant(value, "float32"), x, type="")
@@ -195,7 +198,7 @@ class Expressions:
                 operand = self.like(operand, last_tensor)
             tensors.append(operand)
         if type is None:
-            if op_type in _COMPARISONS:
+            if op_type in _BOOLEAN_OPERATORS:
                 type = "bool"
             elif op_type == "Where":
                 type = tensors[1].type
@@ -214,7 +217,7 @@ class Expressions:
 
     def named_op(self, op_type: str, *inputs: Tensor, name: str, **attributes: Any) -> Tensor:
         """Return the output of a node of this ``name``, which is written even for constants."""
-        type = "bool" if op_type in _COMPARISONS else inputs[0].type
+        type = "bool" if op_type in _BOOLEAN_OPERATORS else inputs[0].type
         return self._write(op_type, list(inputs), type, name=name, **attributes)[0]
 
     # The functions of ``xp`` in :mod:`ort_gridsample.reference.coordinates`, named as in NumPy.
@@ -414,7 +417,8 @@ class Expressions:
         """Return the nodes that some values need, and the added nodes, in order.
 
         Args:
-            results: the new names of the values, and the values. Each is one of another node.
+            results: the new names of the values, and the values. A value that no node writes, or
+                that has two names, gets an Identity.
         """
         new_names: dict[str, str] = {}
         for name, result in (results or {}).items():

@@ -41,6 +41,7 @@ class Fact:
         last_opset: the newest one, or None.
         until: the first release of the runtime, or the month of its sources, of which this does not
             hold, if there is one.
+        is_partial: whether it holds for some of the nodes only, and for which ones is not recorded.
     """
 
     verdict: Verdict
@@ -58,6 +59,7 @@ class Fact:
     first_opset: int = 1
     last_opset: int | None = None
     until: str = ""
+    is_partial: bool = False
 
     @property
     def evidence(self) -> str:
@@ -492,7 +494,7 @@ WEBGPU = (
 )
 
 #: tests.runtimes ran these on static and dynamic shapes.
-_TRIED = "2026-11-21"
+_TRIAL_DATE = "2026-11-21"
 _MNN = "MNN 3.6.1"
 _TVM = "TVM 0.27"
 _IREE = "IREE 3.13"
@@ -500,14 +502,15 @@ _RKNN = "RKNN's toolkit 2.5.0, its simulator"
 _ONNX2TORCH = "onnx2torch 1.5.15"
 
 MNN = (
-    Fact("wrong", "nearest and cubic", _MNN, _TRIED, tried=True, modes=("nearest", "cubic")),
+    Fact("wrong", "nearest and cubic", _MNN, _TRIAL_DATE, tried=True, modes=("nearest", "cubic")),
     Fact(
         "wrong",
         "linear in 2 of 6 paddings and alignments",
         _MNN,
-        _TRIED,
+        _TRIAL_DATE,
         tried=True,
         modes=("linear",),
+        is_partial=True,
     ),
 )
 
@@ -516,29 +519,42 @@ TVM = (
         "runs",
         "nearest and linear of 4-D images",
         _TVM,
-        _TRIED,
+        _TRIAL_DATE,
         tried=True,
         axes=(2,),
         modes=("nearest", "linear"),
     ),
-    Fact("runs", "nearest of 5-D images", _TVM, _TRIED, True, axes=(3,), modes=("nearest",)),
+    Fact(
+        "runs",
+        "nearest of 5-D images",
+        _TVM,
+        _TRIAL_DATE,
+        tried=True,
+        axes=(3,),
+        modes=("nearest",),
+    ),
     Fact(
         "refuses",
         "linear of 5-D images in 1 of 2 paddings",
         _TVM,
-        _TRIED,
+        _TRIAL_DATE,
         tried=True,
         axes=(3,),
         modes=("linear",),
+        is_partial=True,
     ),
     Fact(
         "refuses",
-        "cubic of 4-D images in 1 of 2 paddings, and of 5-D images",
+        "cubic of 4-D images in 1 of 2 paddings",
         _TVM,
-        _TRIED,
+        _TRIAL_DATE,
         tried=True,
-        axes=(2, 3),
+        axes=(2,),
         modes=("cubic",),
+        is_partial=True,
+    ),
+    Fact(
+        "refuses", "cubic of 5-D images", _TVM, _TRIAL_DATE, tried=True, axes=(3,), modes=("cubic",)
     ),
 )
 
@@ -547,18 +563,29 @@ IREE = (
         "wrong",
         "nearest and linear of 4-D images in 1 of 2 paddings; the other one is refused",
         _IREE,
-        _TRIED,
+        _TRIAL_DATE,
         tried=True,
         axes=(2,),
         modes=("nearest", "linear"),
+        is_partial=True,
     ),
-    Fact("refuses", "cubic of 4-D images", _IREE, _TRIED, True, axes=(2,), modes=("cubic",)),
-    Fact("refuses", "5-D images", _IREE, _TRIED, tried=True, axes=(3,)),
+    Fact(
+        "refuses",
+        "cubic of 4-D images",
+        _IREE,
+        _TRIAL_DATE,
+        tried=True,
+        axes=(2,),
+        modes=("cubic",),
+    ),
+    Fact("refuses", "5-D images", _IREE, _TRIAL_DATE, tried=True, axes=(3,)),
 )
 
 RKNN = (
-    Fact("runs", "4-D images of static shapes", _RKNN, _TRIED, tried=True, axes=(2,)),
-    Fact("refuses", "5-D images", _RKNN, _TRIED, tried=True, axes=(3,)),
+    Fact("runs", "4-D images of static shapes", _RKNN, _TRIAL_DATE, tried=True, axes=(2,)),
+    Fact("refuses", "5-D images", _RKNN, _TRIAL_DATE, tried=True, axes=(3,)),
 )
 
-ONNX2TORCH = (Fact("refuses", "all GridSamples", _ONNX2TORCH, _TRIED, tried=True, axes=(2, 3)),)
+ONNX2TORCH = (
+    Fact("refuses", "all GridSamples", _ONNX2TORCH, _TRIAL_DATE, tried=True, axes=(2, 3)),
+)

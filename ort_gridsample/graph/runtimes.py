@@ -205,7 +205,7 @@ RUNTIMES: Mapping[str, Runtime] = {
         "weights are computed in float64. A weight is cast to float32 before it is multiplied "
         "by a pixel.",
     ),
-    "onnxruntime-webgpu": _WEBGPU,
+    "onnxruntime-webgpu": replace(_WEBGPU, title=f"{_WEBGPU.title} (basic operators only)"),
     "openvino": Runtime(
         title="OpenVINO",
         targets=_PLANAR_TARGETS,
@@ -248,5 +248,10 @@ RUNTIMES: Mapping[str, Runtime] = {
         why="TVM 0.27 cannot compile a Reshape to a computed shape, or a Range of a computed "
         "length. They are written as for IREE.",
     ),
-    "webgpu": replace(_WEBGPU, targets=_PLANAR_TARGETS),
+    "webgpu": replace(
+        _WEBGPU,
+        targets=_PLANAR_TARGETS,
+        why="The provider samples 4-D images of opset 16. Basic operators have the form of "
+        "onnxruntime-webgpu.",
+    ),
 }

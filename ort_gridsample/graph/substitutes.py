@@ -22,7 +22,7 @@ class MissingOperatorError(Exception):
     """A runtime lacks an operator, and nothing replaces it."""
 
 
-def _mod_by_floor(e: Expressions, x: Tensor, y: TensorLike, fmod: int) -> Tensor:
+def _mod_by_floor(e: Expressions, x: Tensor, y: TensorLike) -> Tensor:
     whole_periods = e.floor(e.abs(x) / y) * y
     if e.runtime.lacks("Where"):
         # Of x, at most the whole periods are left, with the sign of x.
@@ -122,7 +122,7 @@ SUBSTITUTES: Mapping[str, Callable[..., Tensor]] = {
     "Less": lambda e, x, y: _is_negative(e, x - y),
     "Max": lambda e, x, y: e.where(e.less(x, y), y, x),  # exact, as a sum of differences is not
     "Min": lambda e, x, y: e.where(e.less(x, y), x, y),
-    "Mod": _mod_by_floor,
+    "Mod": lambda e, x, y, fmod: _mod_by_floor(e, x, y),
     "Round": _round,
     "Where": _where,
 }

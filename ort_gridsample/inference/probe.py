@@ -26,8 +26,9 @@ class Probe(Protocol):
     ) -> str:
         """Return why the runtime does not run a model of one node.
 
-        A kernel that is wrong at any coordinates counts as a refusal. Those of older releases are
-        wrong with cubic and border.
+        A GridSample of floats runs at three coordinates per axis. An output that is off by 0.1 or
+        more there counts as a refusal: kernels of older releases are wrong with cubic and border.
+        Other outputs are not compared.
 
         Args:
             node: the node, without inputs and outputs; not changed.

@@ -167,7 +167,10 @@ def _trial(
     types: Mapping[str, str],
     n_axes: int,
 ) -> Trial:
-    """Return the trial of :meth:`.Probe.refusal`. Only outputs of floats have a right value."""
+    """Return the trial of :meth:`.Probe.refusal`.
+
+    Only the output of a GridSample of floats is compared.
+    """
     expected: Array | None = None
     if operator == "GridSample":
         *arrays, expected = _sampling_data(node, n_axes)

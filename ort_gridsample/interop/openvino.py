@@ -102,7 +102,7 @@ def _is_supported(X: Any, X_type: str, mode: str) -> bool:
     shape = _shape(X)
     if shape is None or len(shape) != 4 or 0 in shape:
         return False
-    return MODE_RULES[spec.mode_of(mode)].copies_values or X_type in spec.FLOATS
+    return MODE_RULES[mode].copies_values or X_type in spec.FLOATS
 
 
 def _openvino_grid_sample(inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:

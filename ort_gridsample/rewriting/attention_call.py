@@ -1,7 +1,7 @@
-"""Deformable attention as a call: what a model has becomes one, and every target writes one.
+"""Deformable attention as a call: every form in a model becomes a call, and targets write calls.
 
-A model has it around GridSamples, as a node of another package, or as a node of this package. Each
-is an :class:`AttentionSource`. The names of axes are those of
+A model has deformable attention around GridSamples, as a node of another package, or as a node of
+this package. Each of these forms is an :class:`AttentionSource`. The names of axes are those of
 :mod:`ort_gridsample.detection.attention.layouts`.
 """
 
@@ -90,7 +90,8 @@ class AttentionSource(ABC):
 
     Attributes:
         e: writes the nodes.
-        is_by_head: whether the model's output is (B, Q, H, D).
+        is_by_head: whether the model's output is (B, Q, H, D). That of a detected attention never
+            is.
     """
 
     e: Expressions
@@ -98,7 +99,10 @@ class AttentionSource(ABC):
 
     @property
     def is_by_query(self) -> bool:
-        """Whether the model's output is (B, Q, H·D)."""
+        """Whether the model's output is (B, Q, H·D).
+
+        A detected attention may have an output that is neither this nor (B, Q, H, D).
+        """
         return not self.is_by_head
 
     @abstractmethod

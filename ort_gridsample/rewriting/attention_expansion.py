@@ -24,7 +24,7 @@ from ..graph.first_opsets import (
 from ..spec import Dim, may_be_empty
 from .attention_call import AttentionCall, AttentionSource, Levels
 from .match_facts import constants_of, require_type, single_type
-from .planar_samplers import BEFORE_GRID_SAMPLE
+from .planar_samplers import CONTRIB_DOMAIN
 from .targets import Replacement
 
 
@@ -308,7 +308,7 @@ class AttentionExpansion:
         mode = "linear" if self._match.opset >= FIRST_OPSET_WITH_MODE_LINEAR else "bilinear"
         align_corners = int(self._match.record.align_corners == 1)
         is_standard = self._match.opset >= FIRST_OPSET_WITH_GRID_SAMPLE
-        domain = "" if is_standard else BEFORE_GRID_SAMPLE
+        domain = "" if is_standard else CONTRIB_DOMAIN
         sample = e.op("GridSample", X, grid, mode=mode, align_corners=align_corners, domain=domain)
         if r == 2:
             return sample

@@ -1,10 +1,10 @@
 """Write deformable attention as matrix products, for runtimes without Gather.
 
-The attention of a query to a pixel is the sum, over the points of the pixel's level, of the weights
-of the point and of the pixel in the linear sample at the point. As a matrix (Q, S) of all levels,
-it is multiplied by the values (S, D) of a head. It is itself a product for each query: of the
-weights of the outer axes, (D1, P), and of the innermost axis, (P, D2). This takes fewer
-multiply-adds than products for each point.
+The attention of a query to a pixel is a sum over the points of the pixel's level. Each point adds
+the product of its own weight and the weight of the pixel in the linear sample at the point. As a
+matrix (Q, S) of all levels, the attention is multiplied by the values (S, D) of a head. It is
+itself a product for each query: of the weights of the outer axes, (D1, P), and of the innermost
+axis, (P, D2). This takes fewer multiply-adds than products for each point.
 
 The names of axes are those of :mod:`ort_gridsample.detection.attention.layouts`. All tensors
 between the operands and the output have at most four axes.
@@ -132,7 +132,7 @@ class AttentionProducts:
         check_cost(record.where, number, self._e.runtime.max_multiply_adds, **known)
 
     def _output(self, call: AttentionCall, shapes: _Shapes) -> Tensor:
-        """Return the output (B, Q, H·D), or (B, Q, H, D) of some packages."""
+        """Return the output in the layout of the source."""
         e = self._e
         known = [shapes.batches, shapes.queries, shapes.heads, shapes.channels]
         if shapes.pixels * sum(shapes.points) == 0 or 0 in known:

@@ -29,7 +29,7 @@ from ..opsets.imports import import_used
 from ..opsets.inlining import inline
 from .expansion import expanded
 from .foreign_attention_facts import reads_weights_of_caller
-from .planar_samplers import BEFORE_GRID_SAMPLE
+from .planar_samplers import CONTRIB_DOMAIN
 from .replacing import insert_replacements
 from .targets import ABSORBED, Target, TargetSelector
 
@@ -215,7 +215,7 @@ def _expand_composites(patch: Patch, plan: PatchPlan) -> bool:
         for match in plan.composites
     }
     insert_replacements(patch.all_scopes, replacements)
-    import_used(patch.model, {BEFORE_GRID_SAMPLE: 1})
+    import_used(patch.model, {CONTRIB_DOMAIN: 1})
     return True
 
 

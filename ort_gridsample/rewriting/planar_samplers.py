@@ -11,8 +11,8 @@ from ..graph.runtimes import ANY, Runtime
 from .match_facts import known_type
 from .targets import Replacement, with_operator
 
-#: The domain of onnxruntime's GridSample for older opsets.
-BEFORE_GRID_SAMPLE = "com.microsoft"
+#: onnxruntime's domain of contrib operators, which has GridSample for older opsets.
+CONTRIB_DOMAIN = "com.microsoft"
 
 
 def expanded_sampler(match: Match, names: Names, runtime: Runtime = ANY) -> Replacement:
@@ -26,7 +26,7 @@ def expanded_sampler(match: Match, names: Names, runtime: Runtime = ANY) -> Repl
     if type_name not in ("float32", "float64"):
         grid = grid.astype("float32")  # a quotient in half precision would move the coordinates
     scaled = e.transpose(grid, [0, *range(2, r + 2), 1]) / record.dialect.edge_coordinate
-    domain = "" if match.opset >= FIRST_OPSET_WITH_GRID_SAMPLE else BEFORE_GRID_SAMPLE
+    domain = "" if match.opset >= FIRST_OPSET_WITH_GRID_SAMPLE else CONTRIB_DOMAIN
     sample = with_operator(
         match.node, "GridSample", domain, inputs=[X, e.name_of(scaled)], outputs=[record.output]
     )

@@ -1,6 +1,7 @@
 """What is known of runtimes: the facts themselves, and the verdicts on nodes that follow."""
 
 import datetime
+import re
 
 import onnx
 import pytest
@@ -39,6 +40,11 @@ def test_fact_has_conditions_that_a_node_can_meet(fact: Fact) -> None:
     assert {*fact.types, *fact.grid_types} <= set(spec.TYPES)
     assert fact.first_opset <= (fact.last_opset or fact.first_opset)
     assert not (fact.until and fact.verdict == "runs")
+
+
+@every_fact
+def test_fact_is_partial_if_it_counts_some_of_its_cells(fact: Fact) -> None:
+    assert fact.is_partial == bool(re.search(r"\b\d+ of \d+\b", fact.what))
 
 
 @pytest.mark.parametrize("name", RUNTIMES)
@@ -109,6 +115,15 @@ VERDICTS = [
     ("webgpu", sample(opset=22), "refuses"),
     ("rknn", sample(opset=20), "refuses"),
     ("rknn", sample(opset=19), "runs"),
+    ("mnn", sample(attributes='<mode = "nearest">'), "wrong"),
+    ("mnn", sample(), NOT_KNOWN),
+    ("mnn", sample(3, '<padding_mode = "border", align_corners = 1>'), NOT_KNOWN),
+    ("tvm", sample(), "runs"),
+    ("tvm", sample(3), NOT_KNOWN),
+    ("tvm", sample(attributes='<mode = "cubic">'), NOT_KNOWN),
+    ("tvm", sample(3, '<mode = "cubic">'), "refuses"),
+    ("iree", sample(), NOT_KNOWN),
+    ("iree", sample(attributes='<mode = "cubic">'), "refuses"),
     ("onnxconverter-common", sample(), NOT_KNOWN),
 ]
 
@@ -128,6 +143,14 @@ def test_reasons_have_the_source_and_whether_it_was_tried() -> None:
     assert reason == (
         "TensorRT refuses 5-D images before 11.2 (read 2026-08-04: release notes of TensorRT "
         "11.2.1; tried in TensorRT-RTX 1.5.0 and 1.7.1)"
+    )
+
+
+def test_verdict_by_a_partial_fact_is_not_known_and_has_the_fact_as_its_reason() -> None:
+    (reason,) = verdict("mnn", sample()).reasons
+    assert reason == (
+        "MNN gets a wrong result for linear in 2 of 6 paddings and alignments "
+        "(tried 2026-11-21: MNN 3.6.1)"
     )
 
 

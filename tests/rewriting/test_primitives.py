@@ -4,18 +4,20 @@ import random
 from collections import Counter
 from dataclasses import asdict
 from itertools import product
+from types import ModuleType
 
 import numpy as np
 import pytest
 from onnx import TensorProto, numpy_helper, shape_inference
 
 from ort_gridsample import spec
+from ort_gridsample.functions.grid_operators import GRID_OPERATORS
 from ort_gridsample.graph.element_types import elem_type
 from ort_gridsample.graph.expressions import Expressions
 from ort_gridsample.graph.runtimes import ANY, RUNTIMES
 from ort_gridsample.graph.substitutes import round_to_float32
 from ort_gridsample.reference.taps import MODE_RULES, Mode
-from ort_gridsample.rewriting.targets import zero_rows
+from ort_gridsample.rewriting.targets import matrix_products, primitives, zero_rows
 from ort_gridsample.rewriting.targets.lowered_arguments import Argument
 from ort_gridsample.rewriting.targets.primitives import lower_affine_grid, lower_grid_sample
 from ort_gridsample.rewriting.targets.row_sampler import MAX_FEW_CHANNELS
@@ -156,6 +158,11 @@ LARGE_CASES = [
     (mode, axes) for mode, axes in product(spec.MODES, LARGE_X_LENGTHS)
     if (mode, axes) != ("cubic", 3)  # 2,048 channels
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("module", [primitives, matrix_products])
+def test_grid_lowerings_have_every_operator_that_computes_a_grid(module: ModuleType) -> None:
+    assert set(module.GRID_LOWERINGS) == set(GRID_OPERATORS)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from ...detection.lowered_names import lowered_name
 from ...detection.match import Match
 from ...dialects.table import AI_ONNX
 from ...errors import GridSampleError
+from ...functions.grid_operators import GRID_OPERATORS
 from ...graph.expressions import Expressions
 from ...graph.new_names import Names
 from ...graph.runtimes import ANY, Runtime
@@ -214,9 +215,9 @@ class PrimitivesTarget(Target):
         if self.runtime.lacks("Gather"):
             grid_lowerings = matrix_products.GRID_LOWERINGS
             lower_grid_sample = matrix_products.lower_grid_sample
-        lower_grid_operator = grid_lowerings.get(record.operator)
-        if lower_grid_operator is not None:
+        if record.operator in GRID_OPERATORS:
             coordinates = first
+            lower_grid_operator = grid_lowerings[record.operator]
             nodes = lower_grid_operator(e, first, second, output, align_corners=align_corners)
         else:
             coordinates = second

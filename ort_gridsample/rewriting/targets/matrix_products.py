@@ -566,7 +566,7 @@ def _positions(lengths: Sequence[int], align_corners: bool) -> list[Array]:
 
 
 def summed(e: Expressions, x: Tensor, axis: int, length: int) -> Tensor:
-    """Return the sum along the last ``axis`` but one, which has this length, and then 1."""
+    """Return the sum along ``axis``, the last but one, of this length. The axis is kept."""
     if e.runtime.lacks("ReduceSum") and x.constant is None:
         return e.op("MatMul", e.constant(np.ones((1, length)), x.type), x)
     return e.sum(x, axis)

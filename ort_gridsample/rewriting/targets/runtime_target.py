@@ -38,11 +38,11 @@ class RuntimeTarget(TargetSelector):
 
     def targets_of(self, matches: Sequence[Match]) -> dict[Match, Target]:
         writers = {match: self._writer_of(match) for match in matches}
-        for host in matches:
-            writer = writers[host]
-            is_attention = host.detected_attention is not None
-            if is_attention and writer is not None and writer.targets_of([host]):
-                writers.update(dict.fromkeys(host.absorbed, writer))
+        for match in matches:
+            writer = writers[match]
+            is_attention = match.detected_attention is not None
+            if is_attention and writer is not None and writer.targets_of([match]):
+                writers.update(dict.fromkeys(match.absorbed, writer))
         targets: dict[Match, Target] = {}
         for writer in (*self._writers.values(), self._in_float32):
             targets |= writer.targets_of([match for match in matches if writers[match] is writer])
