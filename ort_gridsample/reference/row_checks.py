@@ -358,7 +358,8 @@ def _check_base(mode: Mode) -> Array:
         is_monotonic and np.array_equal(base[is_pixel], x[is_pixel]),
         "the base of a mode must never decrease, and be the coordinate itself at a pixel",
     )
-    return np.unique(x - base)
+    # The page in the browser has no numpy.ma, which np.unique needs.
+    return np.array(sorted(set((x - base).tolist())), x.dtype)
 
 
 def _check_weights(mode: Mode, distances: Array) -> None:

@@ -21,7 +21,8 @@ from support.models import parsed
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "tensorrt_builder.py"
 RTX = Runtime("tensorrt-rtx", "TensorRT-RTX 1.7.1", ("tensorrt_rtx==1.7.1.116",))
-pytestmark = [pytest.mark.network, pytest.mark.timeout(1200)]
+# A large package is installed and engines are built, which takes minutes.
+pytestmark = [pytest.mark.sweep, pytest.mark.timeout(1200)]
 Shapes = dict[str, list[int]]
 Build = Callable[[Sequence[tuple[onnx.ModelProto, Shapes]]], list[dict[str, Any]]]
 
