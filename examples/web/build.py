@@ -77,7 +77,7 @@ TIME = (1980, 1, 1, 0, 0, 0)
 TRIMMED = re.compile(
     r"(^|/)(tests?|include|f2py|_pyinstaller|_examples|fuzz)/"
     r"|\.(pyi|h|hpp|hxx|cc|cpp|c|proto|proto3|in|a|lib|ini|cmake|pxd|pyx|py\.typed)$"
-    r"|^numpy/(ma|polynomial|testing)/|^onnx/(backend|bin|tools)/|^onnx/(defs/.*\.md|.*\.proto-ml)"
+    r"|^numpy/(ma|testing)/|^onnx/(backend|bin|tools)/|^onnx/(defs/.*\.md|.*\.proto-ml)"
 )
 LICENSES = {
     "numpy": "BSD-3-Clause",
