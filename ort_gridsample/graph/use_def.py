@@ -126,8 +126,8 @@ def drop_unread_constants(constants: Iterable[tuple[Scope, str]]) -> None:
             continue
         drop_initializers(scope, unread)
         dropped: dict[int, tuple[()]] = {}
-        for index, node in enumerate(scope.nodes):
-            if is_constant(node) and not unread.isdisjoint(node.output):
+        for index in scope.indices_of(("Constant",)):
+            if is_constant(scope.nodes[index]) and not unread.isdisjoint(scope.outputs[index]):
                 dropped[index] = ()
         if dropped:
             scope.replace_nodes(dropped)
