@@ -274,7 +274,8 @@ class Scope:
         Args:
             replacements: the index of a node -> the nodes that replace it, which may be none.
         """
-        per_node = [(self.__dict__[name], read) for name, read in _PER_NODE if name in self.__dict__]
+        cached = self.__dict__
+        per_node = [(cached[name], read) for name, read in _PER_NODE if name in cached]
         nodes = self.nodes
         proto_nodes = self.container.node
         for index in sorted(replacements, reverse=True):
@@ -286,7 +287,7 @@ class Scope:
             for values, read in per_node:
                 values[index : index + 1] = map(read, nodes[index : index + len(new_nodes)])
         for name in _DERIVED:
-            self.__dict__.pop(name, None)
+            cached.pop(name, None)
         self._replace_bodies(replacements)
         # Nodes around this scope read what its nodes read.
         parent = self.parent
