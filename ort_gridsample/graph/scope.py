@@ -193,7 +193,10 @@ class Scope:
         readers: dict[str, set[int]] = {}
         for index, names in self._reads():
             for name in names:
-                readers.setdefault(name, set()).add(index)
+                if name in readers:
+                    readers[name].add(index)
+                else:
+                    readers[name] = {index}
         readers.pop("", None)  # the name of an input that a node leaves out
         return readers
 
@@ -281,11 +284,17 @@ class Scope:
         for index in sorted(replacements, reverse=True):
             new_nodes = replacements[index]
             del proto_nodes[index]
+            if not new_nodes:
+                del nodes[index]
+                for values, _ in per_node:
+                    del values[index]
+                continue
             for node in reversed(new_nodes):
                 proto_nodes.insert(index, node)
-            nodes[index : index + 1] = proto_nodes[index : index + len(new_nodes)]
+            inserted = proto_nodes[index : index + len(new_nodes)]
+            nodes[index : index + 1] = inserted
             for values, read in per_node:
-                values[index : index + 1] = map(read, nodes[index : index + len(new_nodes)])
+                values[index : index + 1] = map(read, inserted)
         for name in _DERIVED:
             cached.pop(name, None)
         self._replace_bodies(replacements)
@@ -529,4 +538,7 @@ def attribute_named(node: onnx.NodeProto, name: str) -> onnx.AttributeProto | No
 
 def has_attribute_references(node: onnx.NodeProto) -> bool:
     """Whether the caller of the node's function sets an attribute of the node."""
-    return any(attribute.ref_attr_name for attribute in node.attribute)
+    for attribute in node.attribute:  # in half the time of any()
+        if attribute.ref_attr_name:
+            return True
+    return False

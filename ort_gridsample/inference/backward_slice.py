@@ -109,6 +109,7 @@ class BackwardSlice:
         self._needed: set[str] = set()
         self._inlining_budget = MAX_INLINED_NODES
         self._instance_count = 0
+        self._stand_ins: set[str] = set()  # the functions that nodes of the slice call
         self._scopes = scopes
         opsets = _slice_opsets(main)
         self._slice_opset = opsets.get("", 0)
@@ -120,6 +121,8 @@ class BackwardSlice:
         # Slicing first: it fills ``_needed``, which the declarations and initializers read.
         main_instance = self._add_instance(Instance(main))
         self.model.graph.node.extend(self._slice_instance(main_instance))
+        stand_ins = (name for name in STAND_INS if name in self._stand_ins)
+        self.model.functions.extend(STAND_INS[name] for name in stand_ins)
         declarations = SliceDeclarations(self.model.graph, self._needed)
         declarations.add_inputs(main_instance)
         for instance in chain.from_iterable(self.instances.values()):
@@ -321,6 +324,7 @@ class BackwardSlice:
         read = node.inputs if dialect.operator == ATTENTION else X_and_grid
         self._request(read)
         function = stand_in_name(dialect)
+        self._stand_ins.add(function)
         return helper.make_node(function, X_and_grid, node.outputs[:1], domain=STAND_IN)
 
     def _take_from_inlining_budget(self, node: InstanceNode, callee: Scope) -> bool:
@@ -506,11 +510,10 @@ def _imports(scopes: Sequence[Scope], slice_opsets: Mapping[str, int]) -> dict[s
 
 
 def _empty_model(ir_version: int, imports: Mapping[str, int]) -> onnx.ModelProto:
-    """Return a model without nodes that has the functions of sampling nodes."""
+    """Return a model without nodes."""
     model = onnx.ModelProto(
         ir_version=max(8, ir_version),
         opset_import=[helper.make_opsetid(*entry) for entry in imports.items()],
-        functions=STAND_INS,
     )
     model.graph.name = "slice"
     return model
