@@ -119,7 +119,7 @@ class DecomposedSearch:
         self._probe = probe
         self._candidates: dict[int, _ScopeCandidates] = {}
         for scope in all_scopes if probe is not None else ():
-            op_types = set(scope.op_types)
+            op_types = scope.indices_by_type.keys()
             may_sample = not op_types.isdisjoint(GATHERS) and not op_types.isdisjoint(ROUNDINGS)
             may_multiply = "MatMul" in op_types or {"Mul", "ReduceSum"} <= op_types
             if not may_sample and not may_multiply:
@@ -227,7 +227,8 @@ def _sample_candidates(search: SubgraphSearch) -> Iterator[_Candidate]:
     Their Gathers read one value, at indices that come from the same roundings.
     """
     groups: dict[tuple[frozenset[int], str], list[int]] = {}
-    for index, inputs in enumerate(search.scope.inputs):
+    for index in search.scope.indices_of(GATHERS):
+        inputs = search.scope.inputs[index]
         if not search.is_op(index, GATHERS) or len(inputs) != 2:
             continue
         if inputs[1] not in search.makers:
@@ -251,8 +252,8 @@ def _affine_grid_candidates(search: SubgraphSearch) -> Iterator[_Candidate]:
     """Yield candidates for AffineGrid: products with the constant base of a grid."""
     scope = search.scope
     may_be_base = cache(partial(_may_be_base, search))
-    for index, op_type in enumerate(scope.op_types):
-        if op_type not in ("Mul", "MatMul") or len(scope.inputs[index]) != 2:
+    for index in scope.indices_of(("Mul", "MatMul")):
+        if len(scope.inputs[index]) != 2:
             continue
         first, second = scope.inputs[index]
         pairs = [(first, second), (second, first)]
@@ -260,7 +261,7 @@ def _affine_grid_candidates(search: SubgraphSearch) -> Iterator[_Candidate]:
         # products, because they have trained weights.
         constant_pairs = [(base, theta) for base, theta in pairs if _is_initializer(search, base)]
         for base, theta in constant_pairs or pairs:
-            if not may_be_base(base) or not search.is_op(index, (op_type,)):
+            if not may_be_base(base) or not search.is_op(index, ("Mul", "MatMul")):
                 continue
             if search.dependency(theta) != "data":
                 continue

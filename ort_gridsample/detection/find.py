@@ -154,7 +154,7 @@ class _CandidateScope(NamedTuple):
     """
 
     use_def: UseDef
-    indices: list[int]
+    indices: Sequence[int]
     values: list[str]
 
 
@@ -167,7 +167,7 @@ def _candidate_scopes(
     op_types = operator_types()
     candidates: list[_CandidateScope] = []
     for scope in all_scopes:
-        indices = [index for index, op_type in enumerate(scope.op_types) if op_type in op_types]
+        indices = scope.indices_of(op_types)
         values = decomposed_search.values_to_infer.get(id(scope), [])
         if not indices and not values:
             continue

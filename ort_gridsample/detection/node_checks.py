@@ -38,11 +38,9 @@ def fused_nodes(all_scopes: Iterable[Scope]) -> Iterator[tuple[Scope, onnx.NodeP
     Such a node is in models that onnxruntime saved. It lacks the nodes that computed its grid.
     """
     for scope in all_scopes:
-        if FUSED_TYPES.isdisjoint(scope.op_types):
-            continue
-        for node in scope:
-            if node.domain == COMPILED_DOMAIN and node.op_type in FUSED_TYPES:
-                yield scope, node
+        for index in scope.indices_of(FUSED_TYPES):
+            if scope.nodes[index].domain == COMPILED_DOMAIN:
+                yield scope, scope.nodes[index]
 
 
 def check_no_fused_nodes(all_scopes: Iterable[Scope]) -> None:

@@ -34,11 +34,20 @@ _BY_DOMAIN_AND_TYPE = {(dialect.domain, dialect.op_type): dialect for dialect in
 
 
 class Registry:
-    """The dialects of :data:`.table.BUILT_IN` and those that were added."""
+    """The dialects of :data:`.table.BUILT_IN` and those that were added.
+
+    Attributes:
+        operator_types: the types of all nodes that have a dialect.
+    """
 
     def __init__(self) -> None:
-        self._dialects = BUILT_IN
+        self._set_dialects(BUILT_IN)
         self._added: set[tuple[str, str]] = set()  # names and operators
+
+    def _set_dialects(self, dialects: tuple[Dialect, ...]) -> None:
+        self._dialects = dialects
+        op_types = (dialect.op_type for dialect in dialects)
+        self.operator_types = frozenset((*spec.OPERATORS, *op_types, *COMPOSITE_OP_TYPES))
 
     @property
     def dialects(self) -> tuple[Dialect, ...]:
@@ -49,7 +58,7 @@ class Registry:
         """Add ``dialect``, or replace the dialect of the same name and operator."""
         key = (dialect.name, dialect.operator)
         others = [other for other in self._dialects if (other.name, other.operator) != key]
-        self._dialects = (dialect, *others)
+        self._set_dialects((dialect, *others))
         self._added.add(key)
 
     def is_added(self, dialect: Dialect) -> bool:
@@ -219,5 +228,4 @@ def attention_signature(node: onnx.NodeProto) -> AttentionSignature | None:
 
 def operator_types() -> frozenset[str]:
     """Return the types of all nodes that have a dialect: a quick test that a node has none."""
-    added_and_built_in = (dialect.op_type for dialect in _registry.dialects)
-    return frozenset((*spec.OPERATORS, *added_and_built_in, *COMPOSITE_OP_TYPES))
+    return _registry.operator_types

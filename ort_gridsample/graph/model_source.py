@@ -166,7 +166,8 @@ def _constants_to_initializers(scope: Scope, names: Collection[str]) -> None:
     if not isinstance(graph, onnx.GraphProto):
         return
     dropped: dict[int, tuple[()]] = {}
-    for index, node in enumerate(scope.nodes):
+    for index in scope.indices_of(("Constant",)):
+        node = scope.nodes[index]
         tensor = constant_tensor(node)
         if tensor is not None and node.output[0] in names:
             initializer = graph.initializer.add()

@@ -26,9 +26,9 @@ class Names:
     def _taken(self) -> set[str]:
         taken = set[str]()
         for scope in self._scopes or scopes_of(self._model):
-            taken.update(node.name for node in scope.nodes)
+            taken.update([node.name for node in scope.nodes])
             taken.update(*scope.inputs, scope.definitions, scope.output_names)
-            taken.update(value.name for value in scope.container.value_info)
+            taken.update([value.name for value in scope.container.value_info])
         return taken
 
     def new(self, name: str) -> str:

@@ -16,22 +16,26 @@ class UseDef:
         self.scope = scope
         self.nodes = scope.nodes
         self.makers = scope.makers
+        self._op_types = scope.op_types
+        self._inputs = scope.inputs
+        self._outputs = scope.outputs
+        self._has_other_domains = scope.domains != {""}
 
     def is_op(self, index: int, op_types: Collection[str]) -> bool:
         """Whether the node at an index is one of ONNX's operators ``op_types``.
 
         If it is, it has an output and, unless it is a Constant, an input.
         """
-        scope = self.scope
-        if scope.op_types[index] not in op_types:
+        op_type = self._op_types[index]
+        if op_type not in op_types:
             return False
-        if scope.domains != {""} and domain_of(self.nodes[index].domain):
+        if self._has_other_domains and domain_of(self.nodes[index].domain):
             return False
-        outputs = scope.outputs[index]
+        outputs = self._outputs[index]
         if not outputs or not outputs[0]:
             return False
-        inputs = scope.inputs[index]
-        return scope.op_types[index] == "Constant" or bool(inputs and inputs[0])
+        inputs = self._inputs[index]
+        return op_type == "Constant" or bool(inputs and inputs[0])
 
     def backward_closure(
         self,
@@ -52,11 +56,11 @@ class UseDef:
             maker = self.makers.get(name)
             if maker is None:
                 continue
-            is_of_any_domain = self.scope.op_types[maker] in any_domain_types
-            if self.is_op(maker, op_types) or is_of_any_domain:
-                values = (*self.scope.inputs[maker], *self.scope.outputs[maker])
-                pending += dict.fromkeys(value for value in values if value and value not in seen)
-                seen.update(values)
+            if self._op_types[maker] in any_domain_types or self.is_op(maker, op_types):
+                for value in (*self._inputs[maker], *self._outputs[maker]):
+                    if value and value not in seen:
+                        pending.append(value)
+                        seen.add(value)
 
 
 def unread_nodes(
@@ -126,8 +130,8 @@ def drop_unread_constants(constants: Iterable[tuple[Scope, str]]) -> None:
             continue
         drop_initializers(scope, unread)
         dropped: dict[int, tuple[()]] = {}
-        for index, node in enumerate(scope.nodes):
-            if is_constant(node) and not unread.isdisjoint(node.output):
+        for index in scope.indices_of(("Constant",)):
+            if is_constant(scope.nodes[index]) and not unread.isdisjoint(scope.outputs[index]):
                 dropped[index] = ()
         if dropped:
             scope.replace_nodes(dropped)

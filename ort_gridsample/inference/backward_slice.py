@@ -37,7 +37,7 @@ from .light_attributes import (
     resolved_attributes,
     without_data,
 )
-from .node_versions import nodes_in_opset
+from .node_versions import is_same_version, nodes_in_opset
 from .slice_declarations import (
     SliceDeclarations,
     add_body_constants,
@@ -109,6 +109,7 @@ class BackwardSlice:
         self._needed: set[str] = set()
         self._inlining_budget = MAX_INLINED_NODES
         self._instance_count = 0
+        self._stand_ins: set[str] = set()  # the functions that nodes of the slice call
         self._scopes = scopes
         opsets = _slice_opsets(main)
         self._slice_opset = opsets.get("", 0)
@@ -120,6 +121,8 @@ class BackwardSlice:
         # Slicing first: it fills ``_needed``, which the declarations and initializers read.
         main_instance = self._add_instance(Instance(main))
         self.model.graph.node.extend(self._slice_instance(main_instance))
+        stand_ins = (name for name in STAND_INS if name in self._stand_ins)
+        self.model.functions.extend(STAND_INS[name] for name in stand_ins)
         declarations = SliceDeclarations(self.model.graph, self._needed)
         declarations.add_inputs(main_instance)
         for instance in chain.from_iterable(self.instances.values()):
@@ -220,7 +223,7 @@ class BackwardSlice:
         last_first: list[onnx.NodeProto] = []
         # One iterator for each call of the current chain. There is no recursion: a chain may be
         # long.
-        frames = [self._visit_needed_nodes(instance)]
+        frames = [self._visit_needed_nodes(instance, last_first)]
         while frames:
             node = next(frames[-1], None)
             if node is None:
@@ -230,17 +233,21 @@ class BackwardSlice:
             elif node.callee is not None and self._take_from_inlining_budget(node, node.callee):
                 inlined = self._inline_call(node, node.callee)
                 last_first += inlined.identities
-                frames.append(self._visit_needed_nodes(inlined.instance))
+                frames.append(self._visit_needed_nodes(inlined.instance, last_first))
             else:
                 last_first += self._slice_node(node)
         return last_first[::-1]
 
-    def _visit_needed_nodes(self, instance: Instance) -> Iterator[InstanceNode]:
-        """Yield the nodes of ``instance`` that the slice needs, last first.
+    def _visit_needed_nodes(
+        self, instance: Instance, last_first: list[onnx.NodeProto]
+    ) -> Iterator[InstanceNode]:
+        """Visit the nodes of ``instance`` that the slice needs, last first.
 
         They are the sampling nodes, nodes with bodies or functions that contain one, and nodes with
-        an output in ``_needed``. The caller must pass the inputs of a node to :meth:`_need` before
-        it requests the next node, because the iterator reads ``_needed`` when it reaches a node.
+        an output in ``_needed``. Most of them are in the slice as they are. The iterator adds these
+        to ``last_first``, and yields the others. The caller must pass the inputs of such a node to
+        :meth:`_need` before it requests the next node, because the iterator reads ``_needed`` when
+        it reaches a node.
         """
         scope = instance.scope
         requested_names = self._requested_names.get(id(scope), ())
@@ -250,18 +257,28 @@ class BackwardSlice:
         self.others.update(others_by_name)
         self._needed.update(others_by_name)
         tensor_holders = set(scope.attribute_holders(TENSOR_ATTRIBUTES))
-        op_types = operator_types()
         functions = self._functions
         needed = self._needed
+        sampling_types = operator_types()
+        special_types = self._special_types(scope, sampling_types)
         for index in reversed(range(len(scope.nodes))):
+            op_type = scope.op_types[index]
             inputs: Sequence[str] = scope.inputs[index]
             outputs: Sequence[str] = scope.outputs[index]
+            if op_type not in special_types and not instance.prefix:
+                if needed.isdisjoint(outputs):
+                    continue
+                if _can_share(scope.nodes[index], index in tensor_holders):
+                    needed.update(inputs)
+                    needed.discard("")
+                    last_first.append(scope.nodes[index])
+                    continue
             if instance.prefix:
                 inputs = [instance.name_in_slice(name) for name in inputs]
                 outputs = [instance.name_in_slice(name) for name in outputs]
             callee = functions.get(function_key(scope.nodes[index])) if functions else None
             dialect = None
-            if callee is None and scope.op_types[index] in op_types:
+            if callee is None and op_type in sampling_types:
                 dialect = dialect_of(scope.nodes[index], {})
             if (
                 dialect is not None
@@ -269,8 +286,22 @@ class BackwardSlice:
                 or self._has_relevant_scope(scope, index, callee)
             ):
                 holds_tensors = index in tensor_holders
-                # Positional arguments, because keywords take 0.5 µs longer for each node.
                 yield InstanceNode(instance, index, inputs, outputs, callee, dialect, holds_tensors)
+
+    def _special_types(self, scope: Scope, sampling_types: Collection[str]) -> set[str]:
+        """Return the operators of ``scope`` whose nodes may have another form in the slice."""
+        opset = scope.opsets.get("", 0)
+        function_names = {name for _, name, _ in self._functions}
+        special_types = {scope.op_types[index] for index in scope.bodies}
+        for op_type in scope.indices_by_type:
+            if (
+                op_type in sampling_types
+                or op_type in computed_operands.OPERATORS
+                or op_type in function_names
+                or not is_same_version(op_type, opset, self._slice_opset)
+            ):
+                special_types.add(op_type)
+        return special_types
 
     def _has_relevant_scope(self, scope: Scope, index: int, callee: Scope | None) -> bool:
         """Whether a node of ``scope`` calls or holds a scope that leads to a sampling node."""
@@ -293,6 +324,7 @@ class BackwardSlice:
         read = node.inputs if dialect.operator == ATTENTION else X_and_grid
         self._request(read)
         function = stand_in_name(dialect)
+        self._stand_ins.add(function)
         return helper.make_node(function, X_and_grid, node.outputs[:1], domain=STAND_IN)
 
     def _take_from_inlining_budget(self, node: InstanceNode, callee: Scope) -> bool:
@@ -353,12 +385,9 @@ class BackwardSlice:
                 made = {name for other in others for name in other.output}
                 self._need([name for other in others for name in other.input if name not in made])
                 return [*chain.from_iterable(self._in_opset(node.opset, proto) for proto in others)]
-        is_same = not node.instance.prefix and domain_of(domain) == domain
+        is_renamed = bool(node.instance.prefix)
         has_bodies = node.node_index in scope.bodies
-        is_copied = not is_same or has_bodies or proto.ByteSize() > SMALL_BYTES
-        if not is_copied and node.may_have_tensor_attributes:
-            is_copied = any(is_placeholder(attribute.t) for attribute in proto.attribute)
-        if is_copied:
+        if is_renamed or has_bodies or not _can_share(proto, node.may_have_tensor_attributes):
             return self._write_light_copy(node)
         self._need(node.inputs)
         return self._in_opset(node.opset, proto)
@@ -451,6 +480,20 @@ class BackwardSlice:
         return [helper.make_node(name, inputs, outputs, domain=STAND_IN)]
 
 
+def _can_share(node: onnx.NodeProto, may_have_tensor_attributes: bool) -> bool:
+    """Whether the slice can have a node as it is, if its values keep their names.
+
+    Its domain must not need another spelling, and it must not have weights.
+    """
+    if domain_of(node.domain) != node.domain or node.ByteSize() > SMALL_BYTES:
+        return False
+    if may_have_tensor_attributes:
+        for attribute in node.attribute:
+            if is_placeholder(attribute.t):
+                return False
+    return True
+
+
 def _slice_opsets(main: Scope) -> Mapping[str, int]:
     """Return the opsets of the slice of a model, given the model's main graph."""
     if 0 < main.opsets.get("", 0) < MIN_SLICE_OPSET:
@@ -467,11 +510,10 @@ def _imports(scopes: Sequence[Scope], slice_opsets: Mapping[str, int]) -> dict[s
 
 
 def _empty_model(ir_version: int, imports: Mapping[str, int]) -> onnx.ModelProto:
-    """Return a model without nodes that has the functions of sampling nodes."""
+    """Return a model without nodes."""
     model = onnx.ModelProto(
         ir_version=max(8, ir_version),
         opset_import=[helper.make_opsetid(*entry) for entry in imports.items()],
-        functions=STAND_INS,
     )
     model.graph.name = "slice"
     return model

@@ -35,7 +35,7 @@ def nodes_in_opset(
     """
     if node.domain:
         return [node]
-    if _since_version(node.op_type, old_opset) == _since_version(node.op_type, new_opset):
+    if is_same_version(node.op_type, old_opset, new_opset):
         return [node]
     # If, Loop and Scan have several versions only because these differ in the types that they
     # allow.
@@ -45,6 +45,13 @@ def nodes_in_opset(
     if old_opset < 13 <= new_opset and node.op_type in _INPUT_SINCE_13:
         return _with_attribute_as_input(node, _INPUT_SINCE_13[node.op_type], new_name)
     return None
+
+
+def is_same_version(op_type: str, opset: int, other_opset: int) -> bool:
+    """Whether an ONNX operator has not changed between two opsets."""
+    return opset == other_opset or (
+        _since_version(op_type, opset) == _since_version(op_type, other_opset)
+    )
 
 
 def _with_attribute_as_input(

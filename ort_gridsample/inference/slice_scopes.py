@@ -32,12 +32,13 @@ def relevant_scope_ids(
     for scope in scopes:
         if scope.parent is not None:
             users.setdefault(id(scope), []).append(scope.parent)
-        for node, op_type in zip(scope.nodes, scope.op_types, strict=True):
-            callee = functions.get(function_key(node)) if functions else None
+        for node in scope.nodes if functions else ():
+            callee = functions.get(function_key(node))
             if callee is not None:
                 users.setdefault(id(callee), []).append(scope)
-            elif op_type in op_types and dialect_of(node, {}) is not None:
-                pending.append(scope)
+        candidates = (scope.nodes[index] for index in scope.indices_of(op_types))
+        if any(dialect_of(node, {}, functions) is not None for node in candidates):
+            pending.append(scope)
     relevant = set[int]()
     while pending:
         scope = pending.pop()

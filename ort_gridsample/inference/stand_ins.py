@@ -49,8 +49,10 @@ def _planar_functions() -> list[onnx.FunctionProto]:
     return functions
 
 
-#: All functions.
-STAND_INS = [*_operator_functions(), *_planar_functions()]
+#: All functions by their names.
+STAND_INS = {
+    function.name: function for function in (*_operator_functions(), *_planar_functions())
+}
 
 
 def stand_in_name(dialect: Dialect) -> str:

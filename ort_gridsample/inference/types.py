@@ -7,9 +7,9 @@ of a model. Types behind operators that onnx does not know come from onnxruntime
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeVar
 
 import onnx
@@ -17,7 +17,7 @@ from onnx import helper, shape_inference
 
 from ..graph.element_types import type_of
 from ..graph.scope import Scope, with_bodies
-from ..spec import Dim, Shape
+from ..spec import Dim, Shape, known_lengths
 from .backward_slice import BackwardSlice, NamesByScope
 from .light_attributes import tensor_type
 from .probe import Probe
@@ -53,6 +53,14 @@ class TypeAndShape:
     def rank(self) -> int | None:
         return None if self.shape is None else len(self.shape)
 
+    @cached_property
+    def has_known_lengths(self) -> bool:
+        """Whether all lengths are numbers."""
+        return known_lengths(self.shape) is not None
+
+
+_UNKNOWN = TypeAndShape()
+
 
 class Inference:
     """The types and shapes of a model's values. They are inferred when the first one is read.
@@ -81,7 +89,6 @@ class Inference:
         self._probe = probe
         self._requested_names = requested_names
         self._names_to_confirm = names_to_confirm
-        self._values_in_all_calls: dict[tuple[int, str], TypeAndShape] = {}
         self._known_in_slice: dict[str, TypeAndShape] = {}
 
     def value_in_all_calls(self, scope: Scope, name: str) -> TypeAndShape:
@@ -89,14 +96,11 @@ class Inference:
 
         If it differs between calls of a function, nothing is known.
         """
-        key = id(scope), name
-        value = self._values_in_all_calls.get(key)
-        if value is None:
-            instances = self._backward_slice.instances.get(id(scope), ())
-            values = {self._value(instance.name_in_slice(name)) for instance in instances}
-            value = values.pop() if len(values) == 1 else TypeAndShape()
-            self._values_in_all_calls[key] = value
-        return value
+        instances = self._backward_slice.instances.get(id(scope), ())
+        if len(instances) == 1:
+            return self._value(instances[0].name_in_slice(name))
+        values = {self._value(instance.name_in_slice(name)) for instance in instances}
+        return values.pop() if len(values) == 1 else _UNKNOWN
 
     def values_by_call(self, scope: Scope, names: Sequence[str]) -> list[tuple[TypeAndShape, ...]]:
         """Return what is known of ``names`` in each call that leads to ``scope``.
@@ -147,8 +151,10 @@ class Inference:
         value = self._known_in_slice.get(name)
         if value is None:
             results = self._results
-            type_proto = results.known_types.get(name) or results.typed_model.all_types.get(name)
-            value = TypeAndShape() if type_proto is None else value_of(type_proto)
+            type_proto = results.known_types.get(name)
+            if type_proto is None:
+                type_proto = results.typed_model.all_types.get(name)
+            value = _UNKNOWN if type_proto is None else value_of(type_proto)
             self._known_in_slice[name] = value
         return value
 
@@ -172,7 +178,13 @@ class Inference:
 
 def value_of(proto: onnx.TypeProto) -> TypeAndShape:
     """Return the type and the shape in a ``TypeProto``."""
-    tensor = proto.tensor_type  # of another type than a tensor: an empty message
+    # The bytes take a tenth of the time of reading each length, and most types occur many times.
+    return _value_of(proto.SerializeToString())
+
+
+@lru_cache(maxsize=1024)
+def _value_of(serialized_type: bytes) -> TypeAndShape:
+    tensor = onnx.TypeProto.FromString(serialized_type).tensor_type  # of another type: empty
     shape = tuple(map(_length_of, tensor.shape.dim)) if tensor.HasField("shape") else None
     return TypeAndShape(_TYPE_NAMES.get(tensor.elem_type), shape)
 
@@ -246,6 +258,29 @@ class _TypedModel:
         return values
 
 
+class _Knowledge(NamedTuple):
+    """What is known of all of some values: their element types, ranks and lengths."""
+
+    has_types: bool
+    has_ranks: bool
+    has_lengths: bool
+
+
+def _knowledge_of(names: Iterable[str], types: Types) -> _Knowledge:
+    """Return what ``types`` state of all values ``names``."""
+    has_types = has_ranks = has_lengths = True
+    for name in names:
+        type_proto = types.get(name)
+        value = _UNKNOWN if type_proto is None else value_of(type_proto)
+        if value.type is None:
+            has_types = False
+        if not value.has_known_lengths:
+            has_lengths = False
+            if value.shape is None:
+                has_ranks = False
+    return _Knowledge(has_types, has_ranks, has_lengths)
+
+
 class _Inferred(NamedTuple):
     """The inferred types of a slice.
 
@@ -254,11 +289,13 @@ class _Inferred(NamedTuple):
         known_types: the types of at least the requested values, also those that the model declares
             or a probe infers.
         undeclared: like ``typed_model``, before the model's declarations are used.
+        knowledge: what ``known_types`` state of the requested values.
     """
 
     typed_model: _TypedModel
     known_types: Types
     undeclared: _TypedModel
+    knowledge: _Knowledge
 
 
 def _infer(backward_slice: BackwardSlice) -> _Inferred:
@@ -266,25 +303,26 @@ def _infer(backward_slice: BackwardSlice) -> _Inferred:
 
     If the slice is invalid, only the types that it contains are known.
     """
-    requested = backward_slice.requested.keys() | backward_slice.others.keys()
+    requested = backward_slice.requested
+    names = requested.keys() | backward_slice.others.keys()
     is_nested = backward_slice.is_nested
     try:
         model = shape_inference.infer_shapes(backward_slice.model)
         typed_model = _TypedModel(model, is_nested)
-        types = typed_model.types(requested)
+        types = typed_model.types(names)
         # data_prop finds the ranks behind a Reshape, but needs memory for each element that it
         # follows.
-        if not (_are_complete(types, requested) or typed_model.has_long_row):
+        if not (_knowledge_of(names, types).has_lengths or typed_model.has_long_row):
             model = shape_inference.infer_shapes(typed_model.model, data_prop=True)
             typed_model = _TypedModel(model, is_nested)
-            types = typed_model.types(requested)
-        return _Inferred(typed_model, types, typed_model)
+            types = typed_model.types(names)
     except Exception as error:
         logger.debug("onnx infers no types and shapes: %s", error)
         model = onnx.ModelProto()
         model.CopyFrom(backward_slice.model)  # more types may be declared in the slice later
         typed_model = _TypedModel(model, is_nested)
-        return _Inferred(typed_model, typed_model.types(requested), typed_model)
+        types = typed_model.types(names)
+    return _Inferred(typed_model, types, typed_model, _knowledge_of(requested, types))
 
 
 def _infer_with_declared_types(backward_slice: BackwardSlice, inferred: _Inferred) -> _Inferred:
@@ -292,7 +330,7 @@ def _infer_with_declared_types(backward_slice: BackwardSlice, inferred: _Inferre
 
     They have no shapes, because a run need not have the declared ones.
     """
-    if all(has_type(name, inferred.known_types) for name in backward_slice.requested):
+    if inferred.knowledge.has_types:
         return inferred
     types = inferred.typed_model.all_types
     declared: Types = {}
@@ -313,7 +351,7 @@ def _infer_with_declared_ranks(backward_slice: BackwardSlice, inferred: _Inferre
         backward_slice: the slice, in which the ranks are declared.
         inferred: its types without the declared ranks. They are returned if no rank is missing.
     """
-    if all(_has_rank(name, inferred.known_types) for name in backward_slice.requested):
+    if inferred.knowledge.has_ranks:
         return inferred
     declared: Types = {}
     for name, type_proto in backward_slice.declared_types.items():
@@ -340,7 +378,9 @@ def _infer_declared(
         return inferred
     backward_slice.declare_types(declared)
     if not backward_slice.reads_any(declared):
-        return inferred._replace(known_types=inferred.known_types | declared)
+        types = inferred.known_types | declared
+        knowledge = _knowledge_of(backward_slice.requested, types)
+        return inferred._replace(known_types=types, knowledge=knowledge)
     return _infer(backward_slice)._replace(undeclared=inferred.undeclared)
 
 
@@ -353,7 +393,8 @@ def _add_probed(probe: Probe, backward_slice: BackwardSlice, inferred: _Inferred
         inferred: the types that onnx infers.
     """
     types = inferred.known_types
-    while not all(has_type(name, types) for name in backward_slice.requested):
+    knowledge = inferred.knowledge
+    while not knowledge.has_types:
         before = inferred.typed_model.all_types | types
         extended = before.copy()
         nodes = nodes_of_unknown_outputs(backward_slice.graphs, before)
@@ -366,21 +407,8 @@ def _add_probed(probe: Probe, backward_slice: BackwardSlice, inferred: _Inferred
         # and Scan.
         backward_slice.declare_types({name: extended[name] for name in new_names})
         types = extended | _infer(backward_slice).typed_model.all_types
+        knowledge = _knowledge_of(backward_slice.requested, types)
     return types
-
-
-def _are_complete(types: Types, requested: Collection[str]) -> bool:
-    """Whether all lengths of the ``requested`` values are known."""
-    for name in requested:
-        if name not in types:
-            return False
-        tensor = types[name].tensor_type
-        if not tensor.HasField("shape"):
-            return False
-        for dim in tensor.shape.dim:  # twice as fast as all()
-            if not dim.HasField("dim_value"):
-                return False
-    return True
 
 
 def _has_rank(name: str, types: Mapping[str, onnx.TypeProto]) -> bool:

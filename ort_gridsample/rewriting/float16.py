@@ -106,7 +106,7 @@ def _write_as_float64(scope: Scope, values: Sequence[str], names: Names) -> None
                 cast_name = names.new(f"{name}_to_float32")
                 before[reader].append(_cast(wide, narrow, cast_name, TensorProto.FLOAT))
     replaced = {}
-    for index in before.keys() | after.keys():
+    for index in before.keys() | {scope.makers[name] for name in values}:
         replaced[index] = [*before[index], scope.nodes[index], *after[index]]
     scope.replace_nodes(replaced)
 

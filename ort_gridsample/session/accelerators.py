@@ -113,7 +113,7 @@ def accelerators_of(
 
 def has_only_sampling_nodes(scopes: Iterable[Scope]) -> bool:
     """Whether all nodes of a model but Constants are sampling nodes."""
-    op_types = set[str]().union(*(scope.op_types for scope in scopes))
+    op_types = set[str]().union(*(scope.indices_by_type for scope in scopes))
     return op_types <= {*operator_types(), "Constant"}
 
 

@@ -214,7 +214,7 @@ class _ModelPreparation:
     def compiled_ops(self) -> OpSelection:
         """Return the compiled ops that the model may contain, by types of its sampling nodes."""
         scopes = [scope for scope in self.scopes if COMPILED_DOMAIN in scope.domains]
-        op_types = set[str]().union(*(scope.op_types for scope in scopes))
+        op_types = set[str]().union(*(scope.indices_by_type for scope in scopes))
         op_types.intersection_update(COMPILED_TYPES.values())
         types = set[str]()
         for record in (placement.record for placement in self.placements):
@@ -276,7 +276,7 @@ class _ModelPreparation:
 
         Expanding one changes the model, but may leave no record of a replaced node.
         """
-        op_types = set[str]().union(*(scope.op_types for scope in self.scopes))
+        op_types = set[str]().union(*(scope.indices_by_type for scope in self.scopes))
         has_attention = ATTENTION in op_types and DOMAIN in self.domains()
         return has_attention or not COMPOSITE_OP_TYPES.isdisjoint(op_types)
 

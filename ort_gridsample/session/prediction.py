@@ -66,7 +66,7 @@ def _quantized_use_defs(matches: Sequence[Match]) -> dict[int, UseDef]:
     return {
         scope_id: UseDef(scope)
         for scope_id, scope in scopes.items()
-        if "QuantizeLinear" in scope.op_types
+        if "QuantizeLinear" in scope.indices_by_type
     }
 
 

@@ -70,20 +70,15 @@ class FusedGridSample(FusedSubgraph):
 def values_of_grids(use_def: UseDef) -> Iterator[str]:
     """Yield the outputs of GridSamples, and the values from which their grids may be computed."""
     scope = use_def.scope
-    for index, op_type in enumerate(scope.op_types):
-        if op_type == "GridSample":
-            yield scope.outputs[index][0]
+    for index in scope.indices_of(("GridSample",)):
+        yield scope.outputs[index][0]
     yield from use_def.backward_closure(grids_of(scope), FUSED_OPERATORS)
 
 
 def grids_of(scope: Scope) -> list[str]:
     """Return the grids of the GridSamples."""
-    return [
-        grid
-        for op_type, inputs in zip(scope.op_types, scope.inputs, strict=True)
-        for grid in inputs[1:2]
-        if op_type == "GridSample"
-    ]
+    samples = scope.indices_of(("GridSample",))
+    return [grid for index in samples for grid in scope.inputs[index][1:2]]
 
 
 def fuse_grid_sample(match: Match, source: CoordinateSource) -> FusedGridSample:

@@ -27,8 +27,8 @@ def sums_of_products(use_def: UseDef) -> Iterator[int]:
     """Yield the indices of ReduceSums of a Mul, in opsets from :data:`MIN_OPSET` on."""
     if use_def.scope.opsets.get("", 0) < MIN_OPSET:
         return
-    for index, op_type in enumerate(use_def.scope.op_types):
-        if op_type != "ReduceSum" or not use_def.is_op(index, (op_type,)):
+    for index in use_def.scope.indices_of(("ReduceSum",)):
+        if not use_def.is_op(index, ("ReduceSum",)):
             continue
         maker = use_def.makers.get(use_def.scope.inputs[index][0])
         if maker is None or not use_def.is_op(maker, ("Mul",)):
