@@ -133,12 +133,19 @@ def read_float_pairs(builder: Any, base: Any, index: Any) -> Iterator[Any]:
     """
     lanes = index.type.count
     interleaved = []
-    for start in (0, lanes // 2):
-        half_index = builder.shuffle_vector(index, index, lane_list(range(start, start + lanes // 2)))
+    # In this order, each 128 bits of the results are a shuffle of as many of both operands, which
+    # needs one instruction.
+    for first in (0, 2):
+        half_lanes = [lane for lane in range(lanes) if lane % 4 // 2 == first // 2]
+        half_index = builder.shuffle_vector(index, index, lane_list(half_lanes))
         pairs = read_pixels(builder, base, half_index, ir.DoubleType())
         interleaved.append(builder.bitcast(pairs, ir.VectorType(base.type.pointee, lanes)))
-    for start in range(2):
-        yield builder.shuffle_vector(*interleaved, lane_list(range(start, 2 * lanes, 2)))
+    for number in range(2):
+        selected = [
+            lane // 4 * 4 + lane % 2 * 2 + number + (lanes if lane % 4 >= 2 else 0)
+            for lane in range(lanes)
+        ]
+        yield builder.shuffle_vector(*interleaved, lane_list(selected))
 
 
 def read_integer_pairs(builder: Any, base: Any, index: Any, bits: int) -> Iterator[Any]:
