@@ -187,12 +187,14 @@ class TapsInside:
     Attributes:
         first: the first pixel, as int32.
         weights: the weight of each tap; none if the mode has no weights.
-        are_inside: for each tap, whether it counts.
+        outside: for each tap, int32 that are negative where the tap does not count. A processor
+            without mask registers selects by the sign, but would shorten and widen a vector of bits
+            that is used in another block, such as a loop.
     """
 
     first: Lanes
     weights: Sequence[Lanes]
-    are_inside: Sequence[Lanes]
+    outside: Sequence[Lanes]
 
 
 def taps_of(mode: Mode, x: Lanes, weight: Any) -> AxisTaps:
@@ -208,27 +210,23 @@ def taps_of(mode: Mode, x: Lanes, weight: Any) -> AxisTaps:
 
 
 def moved_inside(axis: VectorAxis, taps: AxisTaps) -> TapsInside:
-    """Move taps inside, where those that were outside do not count.
+    """Move taps of a mode with weights inside, where those that were outside do not count.
 
     The axis has at least as many pixels as there are taps.
     """
-    n_taps = max(1, len(taps.weights))
+    n_taps = len(taps.weights)
     first = taps.first.clip(0, axis.length - n_taps)
-    if n_taps == 1:
-        return TapsInside(first, taps.weights, [taps.first.equals(first)])
     move = first - taps.first
     weights = []
-    are_inside = []
+    outside = []
     for tap in range(n_taps):
+        # The tap is that with the number ``move + tap`` of those before.
         weight = taps.weights[0]
-        is_inside = move.equals(-tap)
         for number, other_weight in enumerate(taps.weights[1:], start=1):
-            is_other = move.equals(number - tap)
-            weight = is_other.choose(other_weight, weight)
-            is_inside = is_inside | is_other
+            weight = move.equals(number - tap).choose(other_weight, weight)
         weights.append(weight)
-        are_inside.append(is_inside)
-    return TapsInside(first, weights, are_inside)
+        outside.append((move + tap) | ((n_taps - 1 - tap) - move))
+    return TapsInside(first, weights, outside)
 
 
 def pixels_of_taps(

@@ -262,9 +262,6 @@ def _copy_tile(
     if nbytes >= prefetched_bytes:
         step = tap_sums.prefetch_step(index)
     has_outside = tap_sums.is_any_outside(index)
-    n_listed = tap_sums.list_outside(X, index) if has_outside else 0
-    has_outside = has_outside and n_listed == 0
-    outside = index[:n_listed]
     if nbytes > MIN_BYTES_TO_PREFETCH:
         for p in range(0, positions, step):
             simd.prefetch(X[0], inside[p])
@@ -272,7 +269,7 @@ def _copy_tile(
         y = Y[c, begin:]
         next_x = X[min(c + 1, channels - 1)]
         values = copies if len(copies) > 0 else y
-        tap_sums.copy_pixels(X[c], index, inside, outside, has_outside, step, values, next_x)
+        tap_sums.copy_pixels(X[c], index, inside, has_outside, step, values, next_x)
         if len(copies) > 0:
             copy_past_caches(y, copies[:positions])
 

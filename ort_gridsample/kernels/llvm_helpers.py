@@ -6,7 +6,7 @@ Here ``builder`` is the llvmlite.ir.IRBuilder that emits instructions, and a "va
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -46,7 +46,7 @@ def zeros_of(vector: Any) -> Any:
 def fill_lanes(builder: Any, value: Any, vector: Any) -> Any:
     """Return ``value`` in all lanes of a vector, of the LLVM type ``vector``."""
     one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, INT32(0))
-    return builder.shuffle_vector(one, one, lane_range(0, 0, vector.count))
+    return builder.shuffle_vector(one, one, lane_list([0] * vector.count))
 
 
 def array_structs(context: Any, builder: Any, arguments: Any, numba_types: Any) -> list[Any]:
@@ -58,10 +58,9 @@ def array_structs(context: Any, builder: Any, arguments: Any, numba_types: Any) 
     ]
 
 
-def lane_range(first: int, step: int, count: int) -> Any:
-    """Return the lanes ``first``, ``first + step``, … that a shuffle selects."""
-    lanes = [first + step * lane for lane in range(count)]
-    return ir.Constant(ir.VectorType(INT32, count), lanes)
+def lane_list(lanes: Sequence[int]) -> Any:
+    """Return the lanes that a shuffle selects."""
+    return ir.Constant(ir.VectorType(INT32, len(lanes)), list(lanes))
 
 
 def emit_prefetch(builder: Any, pointer: Any) -> None:
@@ -134,12 +133,19 @@ def read_float_pairs(builder: Any, base: Any, index: Any) -> Iterator[Any]:
     """
     lanes = index.type.count
     interleaved = []
-    for start in (0, lanes // 2):
-        half_index = builder.shuffle_vector(index, index, lane_range(start, 1, lanes // 2))
+    # In this order, each 128 bits of the results are a shuffle of as many of both operands, which
+    # needs one instruction.
+    for first in (0, 2):
+        half_lanes = [lane for lane in range(lanes) if lane % 4 // 2 == first // 2]
+        half_index = builder.shuffle_vector(index, index, lane_list(half_lanes))
         pairs = read_pixels(builder, base, half_index, ir.DoubleType())
         interleaved.append(builder.bitcast(pairs, ir.VectorType(base.type.pointee, lanes)))
-    for start in range(2):
-        yield builder.shuffle_vector(*interleaved, lane_range(start, 2, lanes))
+    for number in range(2):
+        selected = [
+            lane // 4 * 4 + lane % 2 * 2 + number + (lanes if lane % 4 >= 2 else 0)
+            for lane in range(lanes)
+        ]
+        yield builder.shuffle_vector(*interleaved, lane_list(selected))
 
 
 def read_integer_pairs(builder: Any, base: Any, index: Any, bits: int) -> Iterator[Any]:
@@ -198,15 +204,3 @@ def store_vector(builder: Any, values: Any, pointer: Any) -> None:
     """Store a vector at a pointer to its first element."""
     stored = builder.store(values, builder.bitcast(pointer, values.type.as_pointer()))
     stored.align = ITEMSIZE[str(values.type.element)]
-
-
-def store_lanes(builder: Any, values: Any, pointer: Any, are_stored: Any) -> None:
-    """Store the lanes of a vector whose bits are 1, at a pointer to its first element."""
-    vector = values.type
-    bits = ir.VectorType(ir.IntType(1), vector.count)
-    prototype = ir.FunctionType(ir.VoidType(), [vector, vector.as_pointer(), INT32, bits])
-    name = f"llvm.masked.store.v{vector.count}{vector.element.intrinsic_name}.p0"
-    function = cgutils.get_or_insert_function(builder.module, prototype, name)
-    alignment = INT32(ITEMSIZE[str(vector.element)])
-    to = builder.bitcast(pointer, vector.as_pointer())
-    builder.call(function, [values, to, alignment, are_stored])

@@ -32,9 +32,7 @@ from .llvm_helpers import (
     emit_prefetch,
     gather,
     if_equal,
-    lane_range,
     load_vector,
-    store_lanes,
     store_vector,
     widen_halves,
 )
@@ -60,13 +58,9 @@ WIDE_PANEL = 16
 SMOOTH_STEP = 8
 #: The number of positions that :func:`copy_pixels` copies at a time.
 COPIED_AT_ONCE = 16
-#: Whether the processor stores some lanes of a vector of elements of any size.
-CPU_MASKS_STORES = target.has("avx512bw", "avx512vl")
-
-
-def writes_zeros(size: int) -> bool:
-    """Whether :func:`copy_pixels` writes 0 outside, for elements of ``size`` bytes."""
-    return CPU_MASKS_STORES and size in ITEMSIZE.values()
+#: The size in bytes of the vectors in which copied pixels are collected. Writing a vector takes 0.9
+#: times as long as writing its pixels one by one.
+COPIED_VECTOR = 16
 
 
 # --- Functions for kernels ---
@@ -103,8 +97,7 @@ def copy_pixels(
         x: the channel (S,).
         index: the pixel of each position (≥ P,).
         inside: the same (≥ P,), with any pixel of X for a position outside.
-        has_outside: whether 0 is written for positions outside. :func:`writes_zeros` tells for
-            which elements this is possible.
+        has_outside: whether some positions may be outside, for which 0 is written.
         step: 1 or SMOOTH_STEP. One pixel is prefetched for so many positions.
         positions: the number of positions, a multiple of COPIED_AT_ONCE.
         y: where the pixels are written (≥ P,).
@@ -119,12 +112,7 @@ def copy_pixels(
         lanes = WIDE_VECTOR // ITEMSIZE.get(str(element), WIDE_VECTOR)
         copy = _gather_block if can_gather(element, lanes) else _copy_block
         increment = INT64(COPIED_AT_ONCE)
-        vector = ir.VectorType(INT32, COPIED_AT_ONCE)
-        first_pixels = ir.Constant(vector, [0] * COPIED_AT_ONCE)
-        may_have_outside = (
-            (False, True) if writes_zeros(ITEMSIZE.get(str(element), 0)) else (False,)
-        )
-        for size, may_be_outside in product((1, SMOOTH_STEP), may_have_outside):
+        for size, may_be_outside in product((1, SMOOTH_STEP), (False, True)):
             with (
                 if_equal(builder, step, size),
                 if_equal(builder, has_outside, may_be_outside),
@@ -138,11 +126,7 @@ def copy_pixels(
                 for number in range(0, COPIED_AT_ONCE, size):
                     pixel = _load_pixel(builder, pixels, number)
                     emit_prefetch(builder, builder.gep(next_channel.data, [pixel]))
-                are_inside = None
-                if may_be_outside:
-                    index_vector = load_vector(builder, marked, vector)
-                    are_inside = builder.icmp_signed(">=", index_vector, first_pixels)
-                copy(builder, channel.data, pixels, are_inside, to)
+                copy(builder, channel.data, pixels, marked if may_be_outside else None, to)
         return context.get_dummy_value()
 
     argument_types = x, index, inside, types.boolean, step, positions, y, next_x
@@ -154,87 +138,62 @@ def _load_pixel(builder: Any, pixels: Any, number: int) -> Any:
     return builder.zext(builder.load(builder.gep(pixels, [INT64(number)])), INT64)
 
 
-def _copy_block(builder: Any, channel: Any, pixels: Any, are_inside: Any, to: Any) -> None:
-    """Copy COPIED_AT_ONCE pixels of a channel one by one.
+def _copy_block(builder: Any, channel: Any, pixels: Any, marked: Any, to: Any) -> None:
+    """Copy COPIED_AT_ONCE pixels of a channel, which are read one by one.
 
     Args:
         builder: LLVM's.
         channel: a pointer to the channel.
         pixels: a pointer to the pixels, all of them of X.
-        are_inside: a vector of bits, 0 where the value is 0 instead; None if there are none.
+        marked: a pointer to the pixels, of which the value is 0 for one outside; None if all are
+            inside.
         to: a pointer to where the pixels are written.
     """
-    for number in range(COPIED_AT_ONCE):
-        pixel = _load_pixel(builder, pixels, number)
-        value = builder.load(builder.gep(channel, [pixel]))
-        builder.store(value, builder.gep(to, [INT64(number)]))
-    if are_inside is None:
-        return
-    bits = builder.bitcast(are_inside, ir.IntType(COPIED_AT_ONCE))
-    with builder.if_then(builder.icmp_unsigned("!=", bits, bits.type(-1))):
-        zeros = ir.Constant(ir.VectorType(channel.type.pointee, COPIED_AT_ONCE), None)
-        store_lanes(builder, zeros, to, builder.not_(are_inside))
+    element = channel.type.pointee
+    lanes = COPIED_VECTOR // ITEMSIZE.get(str(element), COPIED_VECTOR)
+    for first in range(0, COPIED_AT_ONCE, lanes):
+        values = []
+        for lane in range(lanes):
+            pixel = builder.gep(channel, [_load_pixel(builder, pixels, first + lane)])
+            values.append(builder.load(pixel))
+        destination = builder.gep(to, [INT64(first)])
+        if lanes == 1:  # an element that is no number
+            (value,) = values
+            if marked is not None:
+                are_inside = _are_inside(builder, marked, first, lanes)
+                is_inside = builder.extract_element(are_inside, INT32(0))
+                value = builder.select(is_inside, value, ir.Constant(element, None))
+            builder.store(value, destination)
+            continue
+        vector = ir.Constant(ir.VectorType(element, lanes), ir.Undefined)
+        for lane, value in enumerate(values):
+            vector = builder.insert_element(vector, value, INT32(lane))
+        if marked is not None:
+            are_inside = _are_inside(builder, marked, first, lanes)
+            vector = builder.select(are_inside, vector, ir.Constant(vector.type, None))
+        store_vector(builder, vector, destination)
 
 
-def _gather_block(builder: Any, channel: Any, pixels: Any, are_inside: Any, to: Any) -> None:
+def _gather_block(builder: Any, channel: Any, pixels: Any, marked: Any, to: Any) -> None:
     """Copy as :func:`_copy_block`, in vectors."""
     element = channel.type.pointee
     lanes = WIDE_VECTOR // ITEMSIZE[str(element)]
     for first in range(0, COPIED_AT_ONCE, lanes):
         vector = ir.VectorType(INT32, lanes)
         index = load_vector(builder, builder.gep(pixels, [INT64(first)]), vector)
-        are_read = None
-        if are_inside is not None:
-            selected = lane_range(first, 1, lanes)
-            are_read = builder.shuffle_vector(are_inside, are_inside, selected)
+        are_read = None if marked is None else _are_inside(builder, marked, first, lanes)
         values = gather(builder, channel, index, element, are_read)
         store_vector(builder, values, builder.gep(to, [INT64(first)]))
 
 
-@intrinsic
-def list_outside(typing_context: Any, index: Any) -> Any:
-    """List the positions outside at the beginning of ``index`` (P,); return their number.
+def _are_inside(builder: Any, marked: Any, first: int, lanes: int) -> Any:
+    """Return a vector of bits: which pixels are inside, from the one with the number ``first`` on.
 
-    There are COPIED_AT_ONCE entries after the last one.
+    ``marked`` is a pointer to the pixels.
     """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        (array,) = array_structs(context, builder, arguments, signature.args)
-        (n_positions,) = cgutils.unpack_tuple(builder, array.shape)
-        lanes = ir.IntType(COPIED_AT_ONCE)
-        step = INT64(COPIED_AT_ONCE)
-        vector = ir.VectorType(INT32, COPIED_AT_ONCE)
-        zeros = ir.Constant(vector, [0] * COPIED_AT_ONCE)
-        count = cgutils.alloca_once_value(builder, INT64(0))
-        with cgutils.for_range_slice(builder, INT64(0), n_positions, step, step.type) as loop:
-            position, _ = loop
-            pixels = load_vector(builder, builder.gep(array.data, [position]), vector)
-            # One bit per position outside, without those after the last position.
-            bits = builder.bitcast(builder.icmp_signed("<", pixels, zeros), lanes)
-            excess = builder.sub(builder.add(position, step), n_positions)
-            has_excess = builder.icmp_signed(">", excess, INT64(0))
-            shift = builder.trunc(builder.select(has_excess, excess, INT64(0)), lanes)
-            bits = builder.and_(bits, builder.lshr(lanes(-1), shift))
-            remaining = cgutils.alloca_once_value(builder, bits)
-            head = builder.append_basic_block("outside")
-            body = builder.append_basic_block("outside.body")
-            end = builder.append_basic_block("outside.end")
-            builder.branch(head)
-            builder.position_at_end(head)
-            bits = builder.load(remaining)
-            builder.cbranch(builder.icmp_unsigned("!=", bits, lanes(0)), body, end)
-            builder.position_at_end(body)
-            lane = builder.zext(builder.cttz(bits, ir.IntType(1)(0)), INT64)
-            number = builder.load(count)
-            outside = builder.trunc(builder.add(position, lane), INT32)
-            builder.store(outside, builder.gep(array.data, [number]))
-            builder.store(builder.add(number, INT64(1)), count)
-            builder.store(builder.and_(bits, builder.sub(bits, lanes(1))), remaining)
-            builder.branch(head)
-            builder.position_at_end(end)
-        return builder.load(count)
-
-    return types.int64(index), generate
+    vector = ir.VectorType(INT32, lanes)
+    index = load_vector(builder, builder.gep(marked, [INT64(first)]), vector)
+    return builder.icmp_signed(">=", index, ir.Constant(vector, None))
 
 
 @intrinsic

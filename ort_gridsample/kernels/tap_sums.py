@@ -79,27 +79,11 @@ def is_any_outside(index: ArrayRef) -> bool:
     return bool(marks >= OUTSIDE_BIT)
 
 
-@by_types
-def list_outside(X: Any, index: Any) -> Any:
-    """List the positions outside, unless :func:`copy_pixels` needs no list of them.
-
-    Args:
-        X: channels (C, S).
-        index: the pixel of each position (P,). The list is written to the beginning.
-
-    Returns:
-        The number of positions listed.
-    """
-    needs_list = not simd.writes_zeros(X.dtype.bitwidth // 8)
-    return (lambda X, index: simd.list_outside(index)) if needs_list else (lambda X, index: 0)
-
-
 @register_jitable
 def copy_pixels(
     x: ArrayRef,
     index: ArrayRef,
     inside: ArrayRef,
-    outside: ArrayRef,
     has_outside: bool,
     step: int,
     y: ArrayRef,
@@ -111,8 +95,7 @@ def copy_pixels(
         x: the channel (S,).
         index: the pixel of each position (P,). If it is outside, the value is 0.
         inside: what :func:`move_inside` wrote (P,).
-        outside: the positions outside, if :func:`list_outside` listed them.
-        has_outside: whether there are others that are outside.
+        has_outside: whether some are outside.
         step: what :func:`prefetch_step` returned.
         y: the result (≥ P,).
         next_x: the next channel (S,).
@@ -122,8 +105,6 @@ def copy_pixels(
     simd.copy_pixels(x, index, inside, has_outside, step, whole, y, next_x)
     for p in range(whole, positions):
         y[p] = x.dtype.type(0) if has_outside and index[p] >= OUTSIDE_BIT else x[inside[p]]
-    for number in range(len(outside)):
-        y[outside[number]] = 0
 
 
 @register_jitable

@@ -283,8 +283,8 @@ class _Row:
             x = self._padded(begin, padding, plans)
             taps = moved_inside(self.axis, taps_of(plans[0].mode, x, self.weight_type))
             weights = [
-                counts.choose(weight, float("nan"))
-                for weight, counts in zip(taps.weights, taps.are_inside, strict=True)
+                outside.is_less(0).choose(float("nan"), weight)
+                for weight, outside in zip(taps.weights, taps.outside, strict=True)
             ]
             self.write(begin, taps.first, weights)
 

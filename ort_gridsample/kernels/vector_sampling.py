@@ -224,6 +224,22 @@ class _Tile:
         """
         return self.builder.and_(self.is_outside(taps), self.is_unmoved)
 
+    def marked_pixels(self, taps: Sequence[AxisTaps]) -> Lanes:
+        """Return the pixels of single taps in flat X, OUTSIDE for one that counts as 0."""
+
+        def emit(plan: TapPlan) -> list[Any]:
+            pixels = []
+            is_inside = None
+            for axis, axis_taps in zip(self.axes, taps, strict=True):
+                ((pixel, counts),) = pixels_of_taps(plan, axis, axis_taps.base, are_near=True)
+                pixels.append(pixel)
+                is_inside = counts if is_inside is None else is_inside & counts
+            # A mask that leaves a branch would be shortened and widened again without AVX-512.
+            return [is_inside.choose(self.flat_index(pixels), OUTSIDE).value]
+
+        (marked,) = by_padding(self.builder, self.arguments.padding, self.plans, emit)
+        return Lanes(self.builder, marked)
+
     def pixels_of_taps(
         self, taps: Sequence[AxisTaps], plans: Sequence[TapPlan | None]
     ) -> list[list[tuple[Lanes, Lanes]]]:
@@ -300,12 +316,12 @@ def _products(by_axis: Sequence[Sequence[Lanes]]) -> list[Lanes]:
     return products
 
 
-def _conjunctions(by_axis: Sequence[Sequence[Lanes]]) -> list[Lanes]:
-    """Return whether a tap counts on all axes, for each combination of taps."""
-    conjunctions = list(by_axis[0])
+def _disjunctions(by_axis: Sequence[Sequence[Lanes]]) -> list[Lanes]:
+    """Return the integers that are negative where those of any axis are, by combination of taps."""
+    disjunctions = list(by_axis[0])
     for inner in by_axis[1:]:
-        conjunctions = [outer & counts for outer in conjunctions for counts in inner]
-    return conjunctions
+        disjunctions = [outer | outside for outer in disjunctions for outside in inner]
+    return disjunctions
 
 
 # --- Modes without weights ---
@@ -349,12 +365,9 @@ def pixels_to_copy(
 
         def emit_vector(tile: _Tile, begin: Any, coordinates: list[Lanes]) -> None:
             taps = [taps_of(plans[0].mode, x, coordinate) for x in coordinates]
-            by_axis = tile.pixels_of_taps(taps, plans)
-            pixels = tile.flat_index([pixel for ((pixel, _),) in by_axis])
-            (counts,) = _conjunctions([[counts] for ((_, counts),) in by_axis])
-            for array, pixel_outside in ((index, OUTSIDE), (inside, 0)):
-                chosen = counts.choose(pixels, pixel_outside)
-                store_vector(builder, chosen.value, builder.gep(array.data, [begin]))
+            marked = tile.marked_pixels(taps)
+            for array, pixels in ((index, marked), (inside, marked.maximum(0))):
+                store_vector(builder, pixels.value, builder.gep(array.data, [begin]))
 
         lanes = VECTOR_SIZE // ITEMSIZE[str(coordinate)]
         return _emit_vectors(builder, tile_arguments, lanes, plans, emit_vector)
@@ -411,11 +424,11 @@ class _Channels(NamedTuple):
         begin: Any,
         first_pixels: Lanes,
         weights: Sequence[Lanes],
-        are_inside: Sequence[Lanes] = (),
+        outside: Sequence[Lanes] = (),
     ) -> None:
         """Emit the loop over the channels, for the positions from ``begin`` on.
 
-        The taps of a row are adjacent. Without ``are_inside`` all are inside.
+        The taps of a row are adjacent. Without ``outside`` all are inside.
         """
 
         def values(channel: Any) -> Iterator[Any]:
@@ -428,7 +441,7 @@ class _Channels(NamedTuple):
                     else:
                         yield self._read(base, first_pixels.value)
 
-        self._add_up(begin, values, weights, are_inside)
+        self._add_up(begin, values, weights, outside)
 
     def add_up_padded(self, tile: _Tile, begin: Any, taps: Sequence[AxisTaps]) -> None:
         """Emit loops as :meth:`add_up`, for taps that may be outside."""
@@ -462,8 +475,8 @@ class _Channels(NamedTuple):
         """Emit loops as :meth:`add_up`, for taps moved inside together."""
         inside = list(map(moved_inside, tile.axes, taps))
         weights = _products([axis_taps.weights for axis_taps in inside])
-        counts = _conjunctions([axis_taps.are_inside for axis_taps in inside])
-        self.add_up(begin, tile.flat_index(_firsts(inside)), weights, counts)
+        outside = _disjunctions([axis_taps.outside for axis_taps in inside])
+        self.add_up(begin, tile.flat_index(_firsts(inside)), weights, outside)
 
     def _add_up_one_by_one(self, tile: _Tile, begin: Any, taps: Sequence[AxisTaps]) -> None:
         """Emit loops as :meth:`add_up`, for taps that are padded one by one.
@@ -486,21 +499,21 @@ class _Channels(NamedTuple):
                 yield from self._read_pairs(channel, first_of_row.value)
 
         if self.taps_per_row != 2:
-            self._add_up(begin, single_values, weights, are_inside=())
+            self._add_up(begin, single_values, weights, outside=())
             return
         is_row_broken = tile.is_outside(taps, slice(-1, None))
         with builder.if_else(is_row_broken) as (broken, whole):
             with broken:
-                self._add_up(begin, single_values, weights, are_inside=())
+                self._add_up(begin, single_values, weights, outside=())
             with whole:
-                self._add_up(begin, pairs_of_values, weights, are_inside=())
+                self._add_up(begin, pairs_of_values, weights, outside=())
 
     def _add_up(
         self,
         begin: Any,
         values_of: Callable[[Any], Iterator[Any]],
         weights: Sequence[Lanes],
-        are_inside: Sequence[Lanes],
+        outside: Sequence[Lanes],
     ) -> None:
         """Emit the loop over the channels.
 
@@ -515,7 +528,7 @@ class _Channels(NamedTuple):
             total = weights[0].filled_with(0)
             for tap, values in enumerate(values_of(channel)):
                 added = total.add_product(weights[tap], Lanes(builder, values))
-                total = are_inside[tap].choose(added, total) if are_inside else added
+                total = outside[tap].is_less(0).choose(total, added) if outside else added
             entry = builder.add(builder.mul(loop.index, columns), Y_position)
             store_vector(builder, total.value, builder.gep(self.Y.data, [entry]))
 
