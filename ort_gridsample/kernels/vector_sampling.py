@@ -11,6 +11,8 @@ channels; a tile has P positions and r axes.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple
@@ -228,12 +230,12 @@ class _Tile:
         """Return the pixels of single taps in flat X, OUTSIDE for one that counts as 0."""
 
         def emit(plan: TapPlan) -> list[Any]:
-            pixels = []
-            is_inside = None
+            pixels, insides = [], []
             for axis, axis_taps in zip(self.axes, taps, strict=True):
                 ((pixel, counts),) = pixels_of_taps(plan, axis, axis_taps.base, are_near=True)
                 pixels.append(pixel)
-                is_inside = counts if is_inside is None else is_inside & counts
+                insides.append(counts)
+            is_inside = functools.reduce(operator.and_, insides)
             # A mask that leaves a branch would be shortened and widened again without AVX-512.
             return [is_inside.choose(self.flat_index(pixels), OUTSIDE).value]
 
