@@ -173,8 +173,8 @@ class View:
     def _is_same(self, axis: int, input_axis: int) -> bool:
         """Whether an axis of the output is one of the input, and not a repetition of it."""
         assert self.input_shape is not None  # it has the axis
-        is_whole = self._is_whole(self.axes[axis], input_axis)
-        return is_whole and self.shape[axis] == self.input_shape[input_axis]
+        is_as_long = self.shape[axis] == self.input_shape[input_axis]
+        return is_as_long and self._is_whole(self.axes[axis], input_axis)
 
     def axes_before(self, axes: Sequence[Factors]) -> Axes | None:
         """Return the axes of the input, if ``axes`` are those of the output.
@@ -509,11 +509,12 @@ def _view_of_unsqueeze(node: _Node) -> View | None:
     new = _indices(axes, rank)
     if new is None:
         return None
-    old_axes = iter(whole_axes(shape))
-    output_axes = tuple(() if axis in new else next(old_axes) for axis in range(rank))
-    old_lengths = iter(shape)
-    lengths = tuple(ONE if axis in new else next(old_lengths) for axis in range(rank))
-    return View(lengths, shape, output_axes, keeps_order=True)
+    output_axes: list[Factors] = [*whole_axes(shape)]
+    lengths = [*shape]
+    for axis in sorted(new):
+        output_axes.insert(axis, ())
+        lengths.insert(axis, ONE)
+    return View(tuple(lengths), shape, tuple(output_axes), keeps_order=True)
 
 
 def _view_of_squeeze(node: _Node) -> View | None:
