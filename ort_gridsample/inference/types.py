@@ -281,6 +281,15 @@ def _knowledge_of(names: Iterable[str], types: Types) -> _Knowledge:
     return _Knowledge(has_types, has_ranks, has_lengths)
 
 
+def _are_known(names: Iterable[str], types: Types) -> bool:
+    """Whether ``types`` state the element types and all lengths of all values ``names``."""
+    for name in names:
+        value = value_of(types[name]) if name in types else _UNKNOWN
+        if value.type is None or not value.has_known_lengths:
+            return False
+    return True
+
+
 def _have_known_lengths(names: Iterable[str], types: Types) -> bool:
     """Whether ``types`` state all lengths of all values ``names``."""
     for name in names:
@@ -318,6 +327,8 @@ def _infer(backward_slice: BackwardSlice) -> _Inferred:
         model = shape_inference.infer_shapes(backward_slice.model)
         typed_model = _TypedModel(model, is_nested)
         types = typed_model.types(names)
+        if _are_known(names, types):
+            return _Inferred(typed_model, types, typed_model, _Knowledge(True, True, True))
         # data_prop finds the ranks behind a Reshape, but needs memory for each element that it
         # follows.
         if not (_have_known_lengths(names, types) or typed_model.has_long_row):
