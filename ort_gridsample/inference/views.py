@@ -125,7 +125,7 @@ class _ViewFields(NamedTuple):
 
 
 # A tuple is made in a fourth of the time of a frozen dataclass. Cached properties need a __dict__.
-class View(_ViewFields):  # noqa: SLOT002
+class View(_ViewFields):
     """The map from the axes of a node's output to the axes of its input.
 
     A node takes a part of some axes, and rearranges the elements that it took.
