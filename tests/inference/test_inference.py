@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from unittest.mock import Mock
 
@@ -19,6 +19,7 @@ from ort_gridsample.graph.scope import scopes_of
 from ort_gridsample.inference import backward_slice
 from ort_gridsample.inference import types as inference
 from ort_gridsample.inference.backward_slice import BackwardSlice
+from ort_gridsample.inference.instances import InstanceNode
 from ort_gridsample.inference.light_attributes import SMALL_BYTES, constant_type
 from ort_gridsample.inference.types import Inference, TypeAndShape, value_of
 from ort_gridsample.patching import TargetName
@@ -489,6 +490,37 @@ def test_backward_slice_has_only_nodes_that_lead_to_a_sample() -> None:
     model.graph.node[1].input[0] = "Y0"
     model.graph.node.append(model.graph.node.pop(1))
     assert kinds() == ["Relu", "Neg", "Max", "GridSample"]
+
+
+def test_session_infers_no_values_that_lead_to_no_sample(given: list[onnx.ModelProto]) -> None:
+    unrelated = "".join(f"v{i + 1} = Sigmoid (v{i}) " for i in range(1000))
+    ogs.InferenceSession(
+        parsed(f"""g (float[1,2,5,6] X, float[1,3,3,2] G, float[N] v0)
+            => (float[a,b,c,d] Y, float[N] v1000) {{
+            R = Relu (X) Y = GridSample (R, G) {unrelated} }}""")
+    )
+    assert {node.op_type for proto in given for node in proto.graph.node} == {"Relu", "GridSample"}
+    assert max(len(proto.functions) for proto in given) == 1
+
+
+def test_backward_slice_shares_nodes_that_need_no_other_form(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of the other nodes takes as long as several that are shared."""
+    visited = []
+
+    def slice_node(self: BackwardSlice, node: InstanceNode) -> Sequence[onnx.NodeProto]:
+        visited.append(node.proto.op_type)
+        return original(self, node)
+
+    original = BackwardSlice._slice_node
+    monkeypatch.setattr(BackwardSlice, "_slice_node", slice_node)
+    chain = "".join(f"v{i + 1} = Sigmoid (v{i}) " for i in range(1000))
+    model = parsed(f"""g (float[1,2,5,6] v0, float[1,3,3,2] G) => (float[a,b,c,d] Y) {{
+        {chain} C = Cast <to = 1> (v1000) Y = GridSample (C, G) }}""")
+    slice_nodes = BackwardSlice(model, scopes_of(model)).model.graph.node
+    assert [node.op_type for node in slice_nodes].count("Sigmoid") == 1000
+    assert visited == ["Cast"]
 
 
 def test_backward_slice_leaves_out_node_that_omits_an_output() -> None:
