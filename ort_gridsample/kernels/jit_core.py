@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache, partial
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, SupportsIndex
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from ..reference.arrays import Array, Floats, Indices
 from ..reference.plan import Plan, type_name
 from ..reference.taps import MAX_TAPS
 from ..system.cpus import available_cpus
+from ..system.num_threads import resolve_num_threads
 from ..system.process import after_fork
 from ..system.threads import submit, wake_up_time
 from .library_kernels import kernel_name, library_kernels
@@ -50,12 +51,16 @@ logger = logging.getLogger("ort_gridsample")
 NAME: Final = "jit"
 
 #: The work for each helper of a launch. In a loop of calls the helpers spin.
-WORK_PER_HELPER = 1 << 17
+WORK_PER_HELPER = 1 << 16
 #: The same for a call without a recent one, for each nanosecond in which a thread wakes up. It is
 #: three times the work that is done in the meantime.
 WORK_PER_NANOSECOND = 21
-#: The maximum time between two calls of a loop, in nanoseconds.
-MAX_PAUSE_OF_LOOP = 1_000_000
+#: The maximum time between two calls of a loop, in nanoseconds. Helpers spin longer, so that a loop
+#: starts their threads once.
+MAX_PAUSE_OF_LOOP = 250_000
+#: The time after which threads of helpers that have not started may be started again, in
+#: nanoseconds.
+MAX_TIME_OF_START = 20_000_000
 #: Each thread keeps this many bytes of scratch memory for its next call. Fresh memory costs more
 #: than writing to it.
 KEPT_BYTES = 1 << 21
@@ -72,11 +77,16 @@ _Launch: Any = ctypes_type(LAUNCH)
 _Attention: Any = ctypes_type(ATTENTION_LAUNCH)
 
 
-#: The first fields of a LAUNCH: its arguments, its arena and its phase. To pack them takes a third
-#: of the time of a ctypes structure with keyword arguments.
-_LAUNCH_ARGUMENTS = struct.Struct(f"={LAUNCH.fields['progress'][1] // 8 + 1}q")  # type: ignore[index]
+#: The first fields of a LAUNCH: its arguments, its arena and its phase. Those that change together
+#: are packed before, in three groups. To pack all takes a fifth of the time of a ctypes structure
+#: with keyword arguments.
+_LAUNCH_ARGUMENTS = struct.Struct("=4q64s2q24s24s")
+_SIZES = struct.Struct("=8q")
+_CALLER = struct.Struct("=3q")
+_ARENA = struct.Struct("=3q")
+assert _LAUNCH_ARGUMENTS.size == LAUNCH.fields["progress"][1] + 8  # type: ignore[index]
 assert LAUNCH.names is not None
-assert LAUNCH.names[:16] == (
+assert LAUNCH.names[:19] == (
     "kernel",
     "X",
     "grid",
@@ -90,6 +100,9 @@ assert LAUNCH.names[:16] == (
     "lengths",
     "out_lengths",
     "workers",
+    "startable_helpers",
+    "slots",
+    "n_slots",
     "must_pause",
     "arena",
     "progress",
@@ -142,19 +155,26 @@ class _Workspace:
         buffer: the memory: a LAUNCH and the arena.
         launch: the LAUNCH.
         address: the address of the buffer, and of the LAUNCH.
+        arena: the fields ``arena`` and ``progress.phase`` of a new launch, packed.
     """
 
     def __init__(self) -> None:
         self.buffer = (ctypes.c_byte * (_ARENA_OFFSET + KEPT_BYTES))()
         self.launch = _Launch.from_buffer(self.buffer)
         self.address = ctypes.addressof(self.buffer)
+        self.arena = _ARENA.pack(self.address + _ARENA_OFFSET, KEPT_BYTES, NEW)
 
 
 _thread_local = threading.local()
 
+#: When threads of helpers were started that have not begun to work yet.
+_start_time = -MAX_TIME_OF_START
 
-def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
-    """Sample ``X`` (N, C, D1, …, Dr) at ``grid`` (N, P, r) into ``Y`` (N, C, P).
+
+def grid_sample(
+    X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: SupportsIndex | None
+) -> None:
+    """Sample ``X`` (N, C, D1, …, Dr) at ``grid`` (N, …, r) into ``Y`` (N, C, …).
 
     See :mod:`ort_gridsample.functions.cores`.
     """
@@ -172,6 +192,12 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     functions = call.functions
     X = _contiguous(X)
     grid = _contiguous(grid)
+    workers = 1
+    startable_helpers = 0
+    if call.max_workers > 1:
+        workers = min(resolve_num_threads(num_threads), call.max_workers)
+        if workers > 1:
+            startable_helpers = call.work // _work_per_helper()
     # While the workspace is in use, it is not in _thread_local: a signal handler may sample as
     # well.
     workspace = _thread_local.__dict__.pop("workspace", None) or _Workspace()
@@ -182,28 +208,26 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
         _address(X),
         _address(grid),
         _address(Y),
-        *call.sizes,
-        call.lengths_address,
-        0,  # out_lengths
-        min(num_threads, call.max_workers),
-        1,  # must_pause
-        workspace.address + _ARENA_OFFSET,
-        KEPT_BYTES,
-        NEW,
+        call.sizes,
+        workers,
+        startable_helpers,
+        _caller_arguments,
+        workspace.arena,
     )
-    _run(functions, workspace.launch, workspace.address, call.work)
+    _run(functions, workspace.launch, workspace.address, startable_helpers)
     _thread_local.workspace = workspace
+    if workers > 1:
+        _thread_local.end_of_call = time.perf_counter_ns()
 
 
 class _PreparedCall(NamedTuple):
     """What the types, shapes and attributes of a call decide."""
 
     functions: _CoreFunctions
-    #: The fields ``n`` to ``taps`` of the LAUNCH.
-    sizes: tuple[int, ...]
-    #: The lengths of X's spatial axes, and their address.
+    #: The fields ``n`` to ``out_lengths`` of the LAUNCH, packed.
+    sizes: bytes
+    #: The lengths of X's spatial axes, whose address is in ``sizes``.
     lengths: Array
-    lengths_address: int
     work: int
     max_workers: int
 
@@ -219,7 +243,8 @@ def _prepared_call(
     align_corners: bool,
 ) -> _PreparedCall | None:
     """Prepare a call of :func:`grid_sample`; return None if it runs on the NumPy core."""
-    n, c, positions = Y_shape
+    n, c = Y_shape[:2]
+    positions = math.prod(Y_shape[2:])
     lengths = X_shape[2:]
     pixels = math.prod(lengths)
     taps_per_position = TAPS.get(mode, 0) ** len(lengths)
@@ -239,9 +264,10 @@ def _prepared_call(
     kept_lengths = np.array(lengths, np.int64)
     return _PreparedCall(
         functions=functions,
-        sizes=(n, c, len(lengths), pixels, positions, taps_per_position),
+        sizes=_SIZES.pack(
+            n, c, len(lengths), pixels, positions, taps_per_position, _address(kept_lengths), 0
+        ),
         lengths=kept_lengths,
-        lengths_address=_address(kept_lengths),
         work=work,
         max_workers=min(MAX_WORKERS, work // WORK_PER_HELPER + 1),
     )
@@ -295,21 +321,24 @@ def deformable_attention(
     points = locations.size // r
     work = points * (POSITION_WORK + (channels << r))
     launch.workers = min(num_threads, MAX_WORKERS, work // WORK_PER_HELPER + 1)
+    startable_helpers = 0 if launch.workers == 1 else work // _work_per_helper()
     workspace = _thread_local.__dict__.pop("workspace", None) or _Workspace()
     launch.arena.start = workspace.address + _ARENA_OFFSET
     launch.arena.nbytes = KEPT_BYTES
-    _run(functions, launch, ctypes.addressof(launch), work)
+    _run(functions, launch, ctypes.addressof(launch), startable_helpers)
     _thread_local.workspace = workspace
+    if launch.workers > 1:
+        _thread_local.end_of_call = time.perf_counter_ns()
 
 
-def _run(functions: _CoreFunctions, launch: Any, launch_address: int, work: int) -> None:
-    """Run all phases of a ``launch``, with helper threads if useful for so much ``work``."""
-    uses_helpers = False
+def _run(
+    functions: _CoreFunctions, launch: Any, launch_address: int, startable_helpers: int
+) -> None:
+    """Run all phases of a ``launch``. The threads of so many helpers may be started."""
     try:
         while (n_workers := functions.proceed(launch_address)) > 0:
             if n_workers > 1:
-                uses_helpers = True
-                launch.task.wanted_if_started = work // _work_per_helper()
+                launch.task.wanted_if_started = startable_helpers
             _run_phase(functions, launch, launch_address, n_workers)
     except BaseException:
         # Helpers use the memory that the last phase frees. A signal handler may have raised before
@@ -320,8 +349,6 @@ def _run(functions: _CoreFunctions, launch: Any, launch_address: int, work: int)
         raise
     if n_workers < 0:
         raise MemoryError(f"cannot allocate {launch.plan.scratch_bytes} bytes of scratch memory")
-    if uses_helpers:
-        _thread_local.end_of_call = time.perf_counter_ns()
 
 
 def _work_per_helper() -> int:
@@ -339,7 +366,7 @@ def _run_phase(functions: _CoreFunctions, launch: Any, launch_address: int, n_wo
         if n_workers > 1:
             n_threads = functions.offer_task(task_address, *_slots_arguments)
             if n_threads:
-                submit(partial(functions.helper_loop, *_slots_arguments), n_threads)
+                _start_helpers(functions, n_threads)
         # Between these calls Python handles signals.
         while functions.process_items(launch_address, 0):
             pass
@@ -350,6 +377,26 @@ def _run_phase(functions: _CoreFunctions, launch: Any, launch_address: int, n_wo
     finally:
         if n_workers > 1:
             functions.withdraw_and_wait(task_address, *_slots_arguments)
+
+
+def _start_helpers(functions: _CoreFunctions, count: int) -> None:
+    """Start the threads of ``count`` helpers, unless threads of an earlier call are starting.
+
+    A thread that starts needs the GIL, which a loop of calls leaves to it late. Each of them would
+    start more threads, which find nothing to do.
+    """
+    global _start_time
+    now = time.perf_counter_ns()
+    if now - _start_time > MAX_TIME_OF_START:
+        _start_time = now
+        submit(partial(_help, functions), count)
+
+
+def _help(functions: _CoreFunctions) -> int:
+    """Work on tasks of calls, in a helper's thread."""
+    global _start_time
+    _start_time = -MAX_TIME_OF_START
+    return int(functions.helper_loop(*_slots_arguments))
 
 
 class _CoreFunctions(NamedTuple):
@@ -506,11 +553,15 @@ _first_slot = -_address(_slot_memory) % SLOT.itemsize
 _slots = _slot_memory[_first_slot:][: MAX_HELPERS * SLOT.itemsize].view(SLOT)
 #: The arguments of helper_threads' functions: the address of the slots, and their number.
 _slots_arguments = _address(_slots), MAX_HELPERS
+#: The fields ``slots`` to ``must_pause`` of a LAUNCH, packed.
+_caller_arguments = _CALLER.pack(*_slots_arguments, 1)
 
 
 @after_fork
 def _after_fork() -> None:
     # Threads do not survive a fork.
+    global _start_time
+    _start_time = -MAX_TIME_OF_START
     _slots.view(np.uint8)[:] = 0
 
 
