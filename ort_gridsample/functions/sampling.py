@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple, SupportsIndex, TypeVar, overload
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import spec
-from ..reference.arrays import Array, native_dtype
+from ..reference.arrays import Array, aligned_empty, native_dtype
 from ..reference.plan import Plan, plan_for
 from ..spec import ModeName, PaddingModeName
 from ..system.memory import MIN_CHECKED_BYTES
@@ -18,6 +19,10 @@ from . import validation
 from .cores import load_core
 
 S = TypeVar("S", bound=np.generic)
+
+#: The minimum size of an output that is aligned to cache lines, in bytes. Kernels write vectors of
+#: a cache line, and those of many channels take 1.1 to 1.3 times as long if Y is not aligned.
+MIN_ALIGNED_BYTES = 1 << 17
 
 
 @overload
@@ -121,7 +126,7 @@ def grid_sample(
 
 def _sample(X: Array, grid: Array, call: _Call, num_threads: SupportsIndex | None) -> Array:
     """Sample arrays that were checked."""
-    Y = np.empty(call.Y_shape, call.Y_dtype)
+    Y = call.allocate(call.Y_shape, call.Y_dtype)
     if call.is_output_empty:
         return Y
     if X.size == 0:
@@ -146,6 +151,8 @@ class _Call(NamedTuple):
     is_output_empty: bool
     #: Whether check_memory decides if there is memory for Y.
     may_exceed_memory: bool
+    #: The function that allocates Y.
+    allocate: Callable[[tuple[int, ...], np.dtype[np.generic]], Array]
 
 
 @lru_cache(maxsize=256)
@@ -182,4 +189,5 @@ def _checked_call(
         Y_dtype=dtype,
         is_output_empty=0 in Y_shape,
         may_exceed_memory=not 0 < nbytes < MIN_CHECKED_BYTES,
+        allocate=aligned_empty if nbytes >= MIN_ALIGNED_BYTES else np.empty,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,22 @@ Array = npt.NDArray[Any]
 Floats = npt.NDArray[Any]  #: floating point
 Indices = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]
+
+
+#: The alignment of arrays of :func:`aligned_empty`, in bytes: a line of the processor's caches.
+ALIGNMENT = 64
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
+    """Return an array as of :func:`numpy.empty`, at the beginning of a cache line.
+
+    NumPy aligns arrays to 16 bytes. An array of objects or strings may begin anywhere.
+    """
+    if dtype.hasobject or dtype.kind in "SUT":
+        return np.empty(shape, dtype)
+    memory = np.empty(math.prod(shape) * dtype.itemsize + ALIGNMENT - 1, np.uint8)
+    offset = -memory.ctypes.data % ALIGNMENT
+    return np.ndarray(shape, dtype, memory, offset)
 
 
 def native_dtype(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
