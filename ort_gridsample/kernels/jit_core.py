@@ -11,7 +11,6 @@ import importlib
 import logging
 import math
 import struct
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ import numpy as np
 
 from .. import versions
 from ..reference import sampler
-from ..reference.arrays import Array, Floats, Indices
+from ..reference.arrays import Array, Floats, Indices, data_address
 from ..reference.plan import Plan, type_name
 from ..reference.taps import MAX_TAPS
 from ..system.cpus import available_cpus
@@ -205,9 +204,9 @@ def grid_sample(
         workspace.buffer,
         0,
         functions.kernel_address,
-        _address(X),
-        _address(grid),
-        _address(Y),
+        data_address(X),
+        data_address(grid),
+        data_address(Y),
         call.sizes,
         workers,
         startable_helpers,
@@ -265,7 +264,7 @@ def _prepared_call(
     return _PreparedCall(
         functions=functions,
         sizes=_SIZES.pack(
-            n, c, len(lengths), pixels, positions, taps_per_position, _address(kept_lengths), 0
+            n, c, len(lengths), pixels, positions, taps_per_position, data_address(kept_lengths), 0
         ),
         lengths=kept_lengths,
         work=work,
@@ -299,11 +298,11 @@ def deformable_attention(
     locations = _contiguous(locations)
     weights = _contiguous(weights)
     launch = _Attention(
-        value=_address(value),
-        locations=_address(locations),
-        weights=_address(weights),
-        Y=_address(Y),
-        levels=_address(levels),
+        value=data_address(value),
+        locations=data_address(locations),
+        weights=data_address(weights),
+        Y=data_address(Y),
+        levels=data_address(levels),
         n=n,
         pixels=pixels,
         heads=heads,
@@ -526,33 +525,12 @@ def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode:
     _sampling_functions(*names, padding_mode, False)
 
 
-_int64_at = ctypes.c_int64.from_address
-#: The offset of the address of the data in an array: the first field after Python's header of an
-#: object. Only CPython has objects at fixed addresses, which ``id`` returns.
-_DATA_OFFSET = object.__basicsize__
-
-
-def _address_in_interface(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-def _address_in_object(array: Array) -> int:
-    """Return the address of an array's data in a seventh of the time of its interface."""
-    return _int64_at(id(array) + _DATA_OFFSET).value
-
-
-_example = np.zeros(1)
-_address = _address_in_interface
-if sys.implementation.name == "cpython" and _address_in_object(_example) == _address(_example):
-    _address = _address_in_object
-
-
 # The slots of helpers are aligned to their size, a cache line.
 _slot_memory = np.zeros((1 + MAX_HELPERS) * SLOT.itemsize, np.uint8)
-_first_slot = -_address(_slot_memory) % SLOT.itemsize
+_first_slot = -data_address(_slot_memory) % SLOT.itemsize
 _slots = _slot_memory[_first_slot:][: MAX_HELPERS * SLOT.itemsize].view(SLOT)
 #: The arguments of helper_threads' functions: the address of the slots, and their number.
-_slots_arguments = _address(_slots), MAX_HELPERS
+_slots_arguments = data_address(_slots), MAX_HELPERS
 #: The fields ``slots`` to ``must_pause`` of a LAUNCH, packed.
 _caller_arguments = _CALLER.pack(*_slots_arguments, 1)
 
