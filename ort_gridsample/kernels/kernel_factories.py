@@ -426,7 +426,7 @@ def sum_in_vectors_for(coordinate_type: str, X_type: str, mode: str) -> Callable
     stored_dtype = stored_dtype_of(X_type)
     weight_dtype = weight_dtype_of(X_type)
     are_halves = X_type in HALVES
-    lanes = VECTOR_SIZE // weight_dtype.itemsize
+    lanes = vector_sampling.lanes_of_sums(TAPS[mode], weight_dtype.itemsize)
 
     def sample(
         launch_address: Address, worker_address: Address, batch: int, begin: int, positions: int

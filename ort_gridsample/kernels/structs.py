@@ -187,6 +187,9 @@ LAUNCH = record(
     "lengths",  # the address of the lengths of X's spatial axes (r,)
     "out_lengths",  # the address of the lengths of Y's spatial axes (r,), without a grid input
     "workers",  # the maximum number of workers
+    "startable_helpers",  # the maximum number of helpers whose threads may be started
+    "slots",  # the address of the slots of helper threads
+    "n_slots",  # the number of slots; 0 if the caller has threads itself
     # Whether a worker returns after ``items_per_call`` items, to let Python handle signals.
     "must_pause",
     ("arena", ARENA),  # memory that the caller keeps

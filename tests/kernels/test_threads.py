@@ -161,6 +161,38 @@ class TestNumThreads:
             # A small call runs in a single C function.
             assert max(thread_counts, default=1) == max_threads
 
+    def test_small_call_uses_several_threads_of_the_default(self, monkeypatch):
+        """One channel of 128 by 128 is worth a helper that spins, smaller calls are not."""
+        resolved = []
+        original = jit_core.resolve_num_threads
+
+        def resolve(num_threads):
+            resolved.append(num_threads)
+            return original(num_threads)
+
+        monkeypatch.setattr(jit_core, "resolve_num_threads", resolve)
+        ogs.set_core("jit")
+        for side, expected in ((32, []), (128, [None])):
+            resolved.clear()
+            ogs.grid_sample(
+                np.zeros((1, 1, 128, 128), np.float32),
+                np.zeros((1, side, side, 2), np.float32),
+                "nearest",
+            )
+            assert resolved == expected
+
+    def test_environment_that_is_another_mapping_is_read(self, monkeypatch):
+        monkeypatch.setattr("os.environ", {settings.NUM_THREADS.variable: "7"})
+        assert ogs.get_num_threads() == 7
+
+    def test_processors_of_a_call_are_at_most_10_ms_old(self, monkeypatch):
+        monkeypatch.setattr(cpus, "available_cpus", lambda: 5)
+        wait_until(lambda: cpus.recently_available_cpus() == 5)
+        monkeypatch.setattr(cpus, "available_cpus", lambda: 6)
+        start = time.monotonic_ns()
+        wait_until(lambda: cpus.recently_available_cpus() == 6)
+        assert time.monotonic_ns() - start < 10**9
+
 
 class TestForEach:
     @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
@@ -314,6 +346,47 @@ class TestHelpers:
         monkeypatch.setattr(jit_core._thread_local, "end_of_call", time.perf_counter_ns())
         monkeypatch.setattr(jit_core, "MAX_PAUSE_OF_LOOP", 1 << 62)
         assert jit_core._work_per_helper() == jit_core.WORK_PER_HELPER
+
+    def test_small_call_with_a_spinning_helper_is_a_single_call_of_compiled_code(
+        self, runs, cheap, monkeypatch
+    ):
+        """The helper works on it, and no thread is started."""
+        monkeypatch.setattr(jit_core, "submit", Mock())
+        task_numbers = []
+        original_run = jit_core._run
+
+        def run(functions, launch, *arguments):
+            original_run(functions, launch, *arguments)
+            task_numbers.append(launch.task.number)
+
+        monkeypatch.setattr(jit_core, "_run", run)
+        functions = jit_core._sampling_functions("float32", "float32", "linear", "zeros", False)
+        helper = threading.Thread(
+            target=lambda: [functions.helper_loop(*jit_core._slots_arguments) for _ in range(1000)]
+        )
+        helper.start()
+
+        def has_helped() -> bool:
+            runs.clear()
+            self.sample()
+            return not runs and task_numbers[-1] == 2
+
+        wait_until(has_helped)
+        helper.join()
+
+    def test_start_of_helpers_is_not_repeated_while_their_threads_start(self, monkeypatch):
+        submitted = []
+        monkeypatch.setattr(jit_core, "submit", lambda *arguments: submitted.append(arguments))
+        monkeypatch.setattr(jit_core, "MAX_TIME_OF_START", 1 << 61)
+        monkeypatch.setattr(jit_core, "_start_time", -(1 << 61))
+        functions = jit_core._sampling_functions("float32", "float32", "linear", "zeros", False)
+        for count in (2, 1):
+            jit_core._start_helpers(functions, count)
+        ((work, started),) = submitted
+        assert started == 2
+        work()  # has started
+        jit_core._start_helpers(functions, 1)
+        assert len(submitted) == 2
 
     def test_interrupted_call_waits_for_its_helpers(self, runs, cheap, monkeypatch):
         """Helpers write to memory of the call."""
