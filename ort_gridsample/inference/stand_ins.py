@@ -50,9 +50,7 @@ def _planar_functions() -> list[onnx.FunctionProto]:
 
 
 #: All functions by their names.
-STAND_INS = {
-    function.name: function for function in (*_operator_functions(), *_planar_functions())
-}
+STAND_INS = {function.name: function for function in (*_operator_functions(), *_planar_functions())}
 
 
 def stand_in_name(dialect: Dialect) -> str:
