@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper, parser, shape_inference
 
 import ort_gridsample as ogs
 from ort_gridsample.detection.find import records_of
-from ort_gridsample.graph.scope import scopes_of
+from ort_gridsample.graph.scope import scopes_of, with_bodies
 from ort_gridsample.inference import backward_slice
 from ort_gridsample.inference import types as inference
 from ort_gridsample.inference.backward_slice import BackwardSlice
@@ -521,6 +521,29 @@ def test_backward_slice_shares_nodes_that_need_no_other_form(
     slice_nodes = BackwardSlice(model, scopes_of(model)).model.graph.node
     assert [node.op_type for node in slice_nodes].count("Sigmoid") == 1000
     assert visited == ["Cast"]
+
+
+@pytest.mark.parametrize("place", ["main graph", "branches"])
+def test_inference_gets_no_long_descriptions_of_nodes(
+    place: str, given: list[onnx.ModelProto]
+) -> None:
+    """PyTorch's exporter writes a stack trace for each node."""
+    nodes = "R = Relu (X) Y = GridSample (R, G)"
+    if place == "branches":
+        branch = f"b () => (float[a,b,c,d] Y) {{ {nodes} }}"
+        nodes = f"Z = If (c) <then_branch = {branch}, else_branch = {branch}>"
+    output = "Z" if place == "branches" else "Y"
+    model = parsed(f"""g (float[1,2,5,6] X, float[1,3,3,2] G, bool c)
+        => (float[a,b,c,d] {output}) {{ {nodes} }}""")
+    for graph in with_bodies(model.graph):
+        for node in graph.node:
+            node.doc_string = "described " * 100
+            node.metadata_props.add(key="stack trace", value="described " * 100)
+    records = ogs.inspect_model(model)
+    assert [record.inputs["X"][0].shape for record in records] == [(1, 2, 5, 6)] * len(records)
+    assert given
+    assert not any(b"described" in proto.SerializeToString() for proto in given)
+    assert b"described" in ogs.patch_model(model, target="primitives").SerializeToString()
 
 
 def test_backward_slice_leaves_out_node_that_omits_an_output() -> None:
