@@ -396,11 +396,11 @@ def _start_helpers(functions: _CoreFunctions, count: int) -> None:
     submit(partial(_help, functions), count)
 
 
-def _help(functions: _CoreFunctions) -> int:
+def _help(functions: _CoreFunctions) -> Any:
     """Work on tasks of calls, in a helper's thread."""
     global _start_time
     _start_time = -MAX_TIME_OF_START
-    return int(functions.helper_loop(*_slots_arguments))
+    return functions.helper_loop(*_slots_arguments)
 
 
 class _CoreFunctions(NamedTuple):

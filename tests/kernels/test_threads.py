@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import os
 import re
 import threading
 import time
@@ -72,6 +73,22 @@ class TestWakeUpTime:
         assert called.wait(60)
         ((nanoseconds, now),) = added
         assert 0 < nanoseconds <= now - before
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="threads cannot be moved here",
+)
+def test_submitted_work_stays_off_the_processor_of_its_caller(monkeypatch):
+    """The thread of the pool may use all processors again afterwards."""
+    allowed = os.sched_getaffinity(0)
+    monkeypatch.setattr(threads, "_pool", threads._Pool())
+    for cpu in sorted(allowed)[:2]:
+        monkeypatch.setattr(threads, "_current_cpu", lambda cpu=cpu: cpu)
+        used: list[set[int]] = []
+        threads.submit(lambda used=used: used.append(os.sched_getaffinity(0)), 1)
+        wait_until(lambda used=used: len(used) == 1)
+        assert used == [allowed - {cpu}]
 
 
 class TestNumThreads:
