@@ -196,7 +196,7 @@ def grid_sample(
     if call.max_workers > 1:
         workers = min(resolve_num_threads(num_threads), call.max_workers)
         if workers > 1:
-            startable_helpers = call.work // _work_per_helper()
+            startable_helpers = _startable_helpers(call.work)
     # While the workspace is in use, it is not in _thread_local: a signal handler may sample as
     # well.
     workspace = _thread_local.__dict__.pop("workspace", None) or _Workspace()
@@ -320,7 +320,7 @@ def deformable_attention(
     points = locations.size // r
     work = points * (POSITION_WORK + (channels << r))
     launch.workers = min(num_threads, MAX_WORKERS, work // WORK_PER_HELPER + 1)
-    startable_helpers = 0 if launch.workers == 1 else work // _work_per_helper()
+    startable_helpers = 0 if launch.workers == 1 else _startable_helpers(work)
     workspace = _thread_local.__dict__.pop("workspace", None) or _Workspace()
     launch.arena.start = workspace.address + _ARENA_OFFSET
     launch.arena.nbytes = KEPT_BYTES
@@ -348,6 +348,17 @@ def _run(
         raise
     if n_workers < 0:
         raise MemoryError(f"cannot allocate {launch.plan.scratch_bytes} bytes of scratch memory")
+
+
+def _startable_helpers(work: int) -> int:
+    """Return the number of helpers whose threads may be started for so much ``work``.
+
+    None are started while threads of an earlier call are starting: they need the GIL, which a loop
+    of calls leaves to them late. Each call would start more threads, which find nothing to do.
+    """
+    if time.perf_counter_ns() - _start_time < MAX_TIME_OF_START:
+        return 0
+    return work // _work_per_helper()
 
 
 def _work_per_helper() -> int:
@@ -379,23 +390,17 @@ def _run_phase(functions: _CoreFunctions, launch: Any, launch_address: int, n_wo
 
 
 def _start_helpers(functions: _CoreFunctions, count: int) -> None:
-    """Start the threads of ``count`` helpers, unless threads of an earlier call are starting.
-
-    A thread that starts needs the GIL, which a loop of calls leaves to it late. Each of them would
-    start more threads, which find nothing to do.
-    """
+    """Start the threads of ``count`` helpers."""
     global _start_time
-    now = time.perf_counter_ns()
-    if now - _start_time > MAX_TIME_OF_START:
-        _start_time = now
-        submit(partial(_help, functions), count)
+    _start_time = time.perf_counter_ns()
+    submit(partial(_help, functions), count)
 
 
-def _help(functions: _CoreFunctions) -> int:
+def _help(functions: _CoreFunctions) -> Any:
     """Work on tasks of calls, in a helper's thread."""
     global _start_time
     _start_time = -MAX_TIME_OF_START
-    return int(functions.helper_loop(*_slots_arguments))
+    return functions.helper_loop(*_slots_arguments)
 
 
 class _CoreFunctions(NamedTuple):

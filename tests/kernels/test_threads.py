@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import os
 import re
 import threading
 import time
@@ -72,6 +73,22 @@ class TestWakeUpTime:
         assert called.wait(60)
         ((nanoseconds, now),) = added
         assert 0 < nanoseconds <= now - before
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="threads cannot be moved here",
+)
+def test_submitted_work_stays_off_the_processor_of_its_caller(monkeypatch):
+    """The thread of the pool may use all processors again afterwards."""
+    allowed = os.sched_getaffinity(0)
+    monkeypatch.setattr(threads, "_pool", threads._Pool())
+    for cpu in sorted(allowed)[:2]:
+        monkeypatch.setattr(threads, "_current_cpu", lambda cpu=cpu: cpu)
+        used: list[set[int]] = []
+        threads.submit(lambda used=used: used.append(os.sched_getaffinity(0)), 1)
+        wait_until(lambda used=used: len(used) == 1)
+        assert used == [allowed - {cpu}]
 
 
 class TestNumThreads:
@@ -379,14 +396,14 @@ class TestHelpers:
         monkeypatch.setattr(jit_core, "submit", lambda *arguments: submitted.append(arguments))
         monkeypatch.setattr(jit_core, "MAX_TIME_OF_START", 1 << 61)
         monkeypatch.setattr(jit_core, "_start_time", -(1 << 61))
+        assert jit_core._startable_helpers(1 << 40) > 0
         functions = jit_core._sampling_functions("float32", "float32", "linear", "zeros", False)
-        for count in (2, 1):
-            jit_core._start_helpers(functions, count)
-        ((work, started),) = submitted
-        assert started == 2
-        work()  # has started
-        jit_core._start_helpers(functions, 1)
-        assert len(submitted) == 2
+        jit_core._start_helpers(functions, 2)
+        ((work, count),) = submitted
+        assert count == 2
+        assert jit_core._startable_helpers(1 << 40) == 0
+        work()  # in a thread that has started
+        assert jit_core._startable_helpers(1 << 40) > 0
 
     def test_interrupted_call_waits_for_its_helpers(self, runs, cheap, monkeypatch):
         """Helpers write to memory of the call."""
@@ -406,11 +423,13 @@ class TestHelpers:
         monkeypatch.setattr(jit_core, "_sampling_functions", interrupted)
         # Bypass the cache, whose entries have the original functions.
         monkeypatch.setattr(jit_core, "_prepared_call", jit_core._prepared_call.__wrapped__)
-        Y = np.empty((1, 4, 90000), np.float32)
+        # A smaller call is a single call of compiled code if a helper spins.
+        Y = np.empty((1, 4, 360_000), np.float32)
+        grid = np.zeros((1, 360_000, 2), np.float32)
         plan = plan_for(self.X.dtype, "linear", "zeros", False)
         for _ in range(5):
             with pytest.raises(KeyboardInterrupt):
-                jit_core.grid_sample(self.X, self.grid.reshape(1, -1, 2), Y, plan, 3)
+                jit_core.grid_sample(self.X, grid, Y, plan, 3)
             assert runs[-1].task.active_helpers == 0
             before = Y.copy()
             time.sleep(0.01)
