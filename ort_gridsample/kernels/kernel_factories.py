@@ -438,6 +438,8 @@ def sum_in_vectors_for(coordinate_type: str, X_type: str, mode: str) -> Callable
         normalized = scratch_array(launch, worker_address, "coordinates", coordinate_dtype)
         lengths = array_at(launch.lengths, (launch.r,), np.int64)
         waiting_sums = scratch_array(launch, worker_address, "sums", weight_dtype)
+        # A table has several taps: all their rows.
+        postponed = scratch_array(launch, worker_address, "index", np.uint32)[0]
         X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)[batch]
         Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), stored_dtype)[batch]
         # The taps are computed again for each group. To read all channels at once takes 1.8 times
@@ -460,6 +462,7 @@ def sum_in_vectors_for(coordinate_type: str, X_type: str, mode: str) -> Callable
                 positions,
                 sums,
                 start,
+                postponed,
             )
             if not is_done:
                 return 0
