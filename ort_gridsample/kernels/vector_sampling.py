@@ -464,7 +464,6 @@ def pixels_to_copy(
     align_corners: Any,
     positions: Any,
     index: Any,
-    inside: Any,
 ) -> Any:
     """Find the pixel of each position, in a mode without weights.
 
@@ -475,42 +474,38 @@ def pixels_to_copy(
         lengths: the lengths of X (r,).
         positions: P, not less than the lanes of a vector of coordinates.
         index: where the pixels are written (≥ P,): OUTSIDE for a position that counts as 0.
-        inside: where the pixels are written (≥ P,): 0 for such a position.
 
     Returns:
-        Whether the pixels have been found. They have not if r is not one of
-        :func:`supported_axes`, or if some coordinates are too far outside.
+        Whether the pixels have been found, and whether some positions count as 0. They have not
+        been found if r is not one of :func:`supported_axes`, or if some coordinates are too far
+        outside.
     """
     plans = plans_of_mode(MODE_CODES[mode.literal_value])
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         arrays = array_structs(context, builder, arguments, signature.args)
-        normalized, lengths, index, inside = arrays
-        _, _, _, padding, align_corners, positions, _, _ = arguments
+        normalized, lengths, index = arrays
+        _, _, _, padding, align_corners, positions, _ = arguments
         tile_arguments = _TileArguments(normalized, lengths, padding, align_corners, positions)
         coordinate = normalized.data.type.pointee
+        lanes = VECTOR_SIZE // ITEMSIZE[str(coordinate)]
+        no_marks = ir.Constant(ir.VectorType(INT32, lanes), [0] * lanes)
+        # The sign bits of the pixels so far.
+        marks = variable(builder, no_marks)
 
         def emit_vector(tile: _Tile, begin: Any, coordinates: list[Lanes]) -> None:
             taps = [taps_of(plans[0].mode, x, coordinate) for x in coordinates]
             marked = tile.marked_pixels(taps)
-            for array, pixels in ((index, marked), (inside, marked.maximum(0))):
-                store_vector(builder, pixels.value, builder.gep(array.data, [begin]))
+            store_vector(builder, marked.value, builder.gep(index.data, [begin]))
+            builder.store(builder.or_(builder.load(marks), marked.value), marks)
 
-        lanes = VECTOR_SIZE // ITEMSIZE[str(coordinate)]
-        return _emit_vectors(builder, tile_arguments, lanes, plans, emit_vector)
+        is_done = _emit_vectors(builder, tile_arguments, lanes, plans, emit_vector)
+        is_any_outside = Lanes(builder, builder.load(marks)).is_less(0).any()
+        return context.make_tuple(builder, signature.return_type, [is_done, is_any_outside])
 
     integer = types.int64
-    argument_types = (
-        mode,
-        normalized,
-        lengths,
-        integer,
-        types.boolean,
-        integer,
-        index,
-        inside,
-    )
-    return types.boolean(*argument_types), generate
+    argument_types = mode, normalized, lengths, integer, types.boolean, integer, index
+    return types.UniTuple(types.boolean, 2)(*argument_types), generate
 
 
 # --- Weighted sums ---
