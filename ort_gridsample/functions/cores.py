@@ -67,7 +67,7 @@ class Core(Protocol):
     ) -> None:
         """Add up weighted samples of ``value`` into ``Y``.
 
-        All arrays are in C order. No axis of any array has length 0.
+        All arrays but Y are in C order. No axis of any array has length 0.
 
         Args:
             value: (B, S, H, D), floating point. The pixels of all levels, for H heads.
@@ -75,7 +75,8 @@ class Core(Protocol):
                 lengths.
             locations: (B, Q, H, P, r), floating point, in [0, 1], innermost axis first.
             weights: (B, Q or 1, H, P), of value's type.
-            Y: (B, Q, H, D), of value's type. Every element is written.
+            Y: (B, Q, H, D), of value's type. It is in C order, or a view of an array (B, H, D, Q)
+                in C order. Every element is written.
             plan: the plan of linear and zeros for value's type.
             num_threads: the maximum number of threads.
 

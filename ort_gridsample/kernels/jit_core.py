@@ -302,6 +302,7 @@ def deformable_attention(
         locations=data_address(locations),
         weights=data_address(weights),
         Y=data_address(Y),
+        channels_first=int(not Y.flags.c_contiguous),
         levels=data_address(levels),
         n=n,
         pixels=pixels,
