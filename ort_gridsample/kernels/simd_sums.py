@@ -52,6 +52,7 @@ from .simd import (
     MASKED,
     NARROW_PANEL,
     NARROW_VECTOR,
+    REGISTER_SIZE,
     WIDE_PANEL,
     WIDE_VECTOR,
 )
@@ -124,7 +125,7 @@ def _emit_sums(call: _SumCall, layout: int, source: _Source, element: _Floats) -
                 weights = source.weights(entry)
                 old_total = Lanes(builder, builder.load(total))
                 new_total = old_total.add_product(weights, values)
-                if layout == MASKED:
+                if layout == MASKED and not source.reads_zeros:
                     new_total = weights.equals(weights).choose(new_total, old_total)
                 builder.store(new_total.value, total)
                 entry = builder.add(entry, call.columns)
@@ -237,9 +238,11 @@ class _Source:
     Attributes:
         vector: the LLVM type of weights and sums.
         reads_pairs: whether two taps may be read at once.
+        reads_zeros: whether a tap whose weight is NaN is read as zeros with the weight -0.
     """
 
     reads_pairs = True
+    reads_zeros = False
 
     def __init__(self, builder: Any, call: _SumCall, lanes: int, taps_at_once: int) -> None:
         self.builder = builder
@@ -354,8 +357,11 @@ class _Panel(_Source):
         return 1
 
     def weights(self, entry: Any) -> Lanes:
-        weight = self.builder.load(self.builder.gep(self.call.weight.data, [entry]))
-        return Lanes(self.builder, fill_lanes(self.builder, weight, self.vector))
+        return Lanes(self.builder, fill_lanes(self.builder, self._weight(entry), self.vector))
+
+    def _weight(self, entry: Any) -> Any:
+        """Load the weight of an entry of the table."""
+        return self.builder.load(self.builder.gep(self.call.weight.data, [entry]))
 
     def output_pointer(self, position: Any) -> Any:
         return self._row(self.call.Y, position)
@@ -411,8 +417,43 @@ class _AdjacentPanel(_Panel):
         offset = builder.mul(pixels, width)
         for _ in range(self.taps_at_once):
             emit_prefetch(builder, builder.gep(self._first_row_ahead, [offset]))
-            yield load_vector(builder, builder.gep(self._first_row, [offset]), self.vector)
+            yield self._read_row(entry, builder.gep(self._first_row, [offset]))
             offset = builder.add(offset, width)
+            entry = builder.add(entry, self.call.columns)
+
+    def _read_row(self, entry: Any, row: Any) -> Any:
+        """Load a row, the tap of an entry of the table."""
+        return load_vector(self.builder, row, self.vector)
+
+
+class _MaskedPanel(_AdjacentPanel):
+    """As :class:`_AdjacentPanel`, for the layout MASKED on processors with narrow registers.
+
+    A tap that is skipped reads the last row, which is 0, with the weight -0. The product is -0, and
+    no sum changes by adding -0. Both choices are of one number, while the sum of a wide panel fills
+    several narrow registers: there, choosing the old or the new sum takes two instructions for
+    each.
+    """
+
+    reads_zeros = True
+
+    def begin(self, position: Any) -> None:
+        super().begin(position)
+        rows = cgutils.unpack_tuple(self.builder, self.call.X.shape)[0]
+        self._zeros = self._row(self.call.X, self.builder.sub(rows, INT64(1)))
+
+    def weights(self, entry: Any) -> Lanes:
+        builder = self.builder
+        weight = self._weight(entry)
+        counted = builder.select(self._counts(weight), weight, weight.type(-0.0))
+        return Lanes(builder, fill_lanes(builder, counted, self.vector))
+
+    def _read_row(self, entry: Any, row: Any) -> Any:
+        counts = self._counts(self._weight(entry))
+        return super()._read_row(entry, self.builder.select(counts, row, self._zeros))
+
+    def _counts(self, weight: Any) -> Any:
+        return self.builder.fcmp_ordered("ord", weight, weight)
 
 
 # --- Functions for kernels ---
@@ -420,7 +461,7 @@ class _AdjacentPanel(_Panel):
 #: The sources of channels and panels, by the layout of the taps.
 _SOURCES: Mapping[int, tuple[type[_Source], type[_Source]]] = {
     GATHERED: (_GatheredChannel, _GatheredPanel),
-    MASKED: (_AdjacentChannel, _AdjacentPanel),
+    MASKED: (_AdjacentChannel, _AdjacentPanel if REGISTER_SIZE > 16 else _MaskedPanel),
     CONTIGUOUS: (_AdjacentChannel, _AdjacentPanel),
 }
 

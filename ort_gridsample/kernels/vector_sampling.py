@@ -97,7 +97,7 @@ def lanes_of_sums(taps_per_axis: int, itemsize: int) -> int:
         itemsize: the size of a weight, in bytes.
     """
     is_narrow = taps_per_axis in NARROW_TAPS and not CPU_GATHERS_FAST
-    return (NARROW_VECTOR if is_narrow else VECTOR_SIZE) // itemsize
+    return (min(NARROW_VECTOR, VECTOR_SIZE) if is_narrow else VECTOR_SIZE) // itemsize
 
 
 def supported_axes(taps_per_axis: int) -> list[int]:
