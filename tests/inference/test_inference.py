@@ -530,8 +530,11 @@ def test_inference_gets_no_long_descriptions_of_nodes(
     """PyTorch's exporter writes a stack trace for each node."""
     nodes = "R = Relu (X) Y = GridSample (R, G)"
     if place == "branches":
-        branch = f"b () => (float[a,b,c,d] Y) {{ {nodes} }}"
-        nodes = f"Z = If (c) <then_branch = {branch}, else_branch = {branch}>"
+        branches = [
+            f"b () => (float[a,b,c,d] Y{i}) {{ R{i} = Relu (X) Y{i} = GridSample (R{i}, G) }}"
+            for i in range(2)
+        ]
+        nodes = f"Z = If (c) <then_branch = {branches[0]}, else_branch = {branches[1]}>"
     output = "Z" if place == "branches" else "Y"
     model = parsed(f"""g (float[1,2,5,6] X, float[1,3,3,2] G, bool c)
         => (float[a,b,c,d] {output}) {{ {nodes} }}""")
