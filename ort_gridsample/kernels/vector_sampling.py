@@ -81,7 +81,8 @@ OUTSIDE = -1
 #: outside, because moving takes a time that grows with their square.
 FEW_TAPS = 2
 #: With so many taps, of linear on three axes, the first pixels stay in registers. Reading them from
-#: memory takes 0.95 times as long with one channel, but 1.05 to 1.1 times with four.
+#: memory takes 0.95 times as long with one channel, but 1.05 to 1.1 times with four. Those of
+#: narrow vectors also stay there.
 TAPS_OF_REGISTERS = 8
 #: So many taps on an axis are read into narrow vectors, unless the processor gathers fast. With
 #: single loads, wide vectors of cubic take 1.0 to 1.4 times as long (AMD EPYC, Zen 5), those of
@@ -553,7 +554,8 @@ class _Channels(NamedTuple):
         The taps of a row are adjacent. Without ``outside`` all are inside.
         """
         index = first_pixels.value
-        if len(weights) != TAPS_OF_REGISTERS:
+        is_narrow = self.taps_per_row in NARROW_TAPS
+        if len(weights) != TAPS_OF_REGISTERS and not is_narrow:
             index = stored_index(self.builder, index)
 
         def values(channel: Any) -> Iterator[Any]:
