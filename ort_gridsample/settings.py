@@ -54,7 +54,7 @@ class Setting(Generic[T]):
         """
         if self.value is not None:
             return self.value
-        text = os.environ.get(self.variable)
+        text = os.environ.get(self.variable) if _may_be_set(self.variable) else None
         if not text:
             return self.default
         value = self.parse(text)
@@ -71,6 +71,15 @@ class Setting(Generic[T]):
         if value is not None and not self.is_allowed(value):
             raise GridSampleError(self.function, self.label, repr(value), self.expected)
         self.value = value
+
+
+def _may_be_set(variable: str) -> bool:
+    """Whether there may be an environment variable of this name.
+
+    To get a missing variable takes 0.9 µs, in which Python raises and catches two exceptions.
+    """
+    data = getattr(os.environ, "_data", None)
+    return data is None or os.environ.encodekey(variable) in data
 
 
 def _choice_setting(

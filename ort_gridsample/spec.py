@@ -31,6 +31,13 @@ PYTORCH_MODES = {"linear": 0, "nearest": 1, "cubic": 2}
 PYTORCH_PADDING_MODES = {"zeros": 0, "border": 1, "reflection": 2}
 #: The mode and the padding of all samples of deformable attention.
 ATTENTION_SAMPLE = ("linear", "zeros")
+#: The layouts of the output of deformable attention -> its axes, by their names in
+#: :mod:`ort_gridsample.detection.attention.layouts`. The first layout is the default.
+OUTPUT_LAYOUTS: Mapping[str, str] = {
+    "by_query": "B, Q, H·D",
+    "by_head": "B, Q, H, D",
+    "channels_first": "B·H, D, Q",
+}
 #: Keys' cubic convolution kernel, with the constant that PyTorch, OpenVINO and ONNX Runtime use.
 CUBIC_A = -0.75
 
@@ -164,6 +171,9 @@ class OpSpec:
             type and ignore their domain.
         implementation: the implementation of its compiled op: a module of
             :mod:`ort_gridsample.custom_ops.compiled_ops`, and a name in this module.
+        compiled_attributes: the attributes that its compiled op has, and its Python op lacks:
+            onnxruntime creates no Python op without a value of each attribute, so that a new one
+            would make models unusable that were saved without it.
         same_types: an input -> another input, whose type it always has.
         infers_shape: whether the compiled op infers the shape of its output. That of an AffineGrid
             depends on the values of its size, and a shape with an unknown length needs a name for
@@ -182,6 +192,7 @@ class OpSpec:
     function: str
     compiled_type: str
     implementation: str
+    compiled_attributes: Mapping[str, Attribute] = field(default_factory=dict)
     same_types: Mapping[str, str] = field(default_factory=dict)
     infers_shape: bool = True
     fused_type: str = ""
@@ -240,6 +251,7 @@ _OP_SPECS = (
         function="attention.attend",
         compiled_type="DeformableAttention",
         implementation="attention.IMPLEMENTATION",
+        compiled_attributes={"output_layout": Attribute("by_query", tuple(OUTPUT_LAYOUTS))},
         same_types={"attention_weights": "value"},
     ),
 )

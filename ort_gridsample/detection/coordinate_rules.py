@@ -6,12 +6,15 @@ A :class:`CoordinateTracer` starts at a coordinate and goes back from node to no
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import onnx
+from onnx import TensorProto
 
+from ..graph.placeholders import is_placeholder
 from ..graph.scope import has_attribute_references
 from ..inference.lengths import InferredLengths
 from ..inference.views import LAYOUT_OPERATORS
@@ -19,6 +22,7 @@ from ..kernels.program_codes import MAX_STEPS, OPERATIONS
 from ..spec import Dim, Shape, known_lengths
 from .programs import Component, Program, ProgramStep, Scalar
 
+_FLOAT = struct.Struct("<f")
 #: onnxruntime removes these if the output has the shape of the input.
 _REMOVED_BY_RUNTIME = ("Expand", "Flatten", "Reshape")
 
@@ -119,8 +123,9 @@ class CoordinateTracer:
         node = self.use_def.nodes[index]
         if has_attribute_references(node):
             return None
-        traced = COORDINATE_RULES[node.op_type](self, node, component)
-        if traced is None and allow_coordinate_operands and node.op_type in OPERATIONS:
+        op_type = node.op_type
+        traced = COORDINATE_RULES[op_type](self, node, component)
+        if traced is None and allow_coordinate_operands and op_type in OPERATIONS:
             return _step_with_coordinate(self, node, component)
         return traced
 
@@ -173,15 +178,26 @@ class CoordinateTracer:
             shape = self.shape(name)
             is_scalar = shape is not None and set(shape) <= {1}
             return name if is_scalar and not self._is_initializer(name) else None
-        missing_axes = self.rank(component) - len(tensor.dims)
-        lengths = [1] * missing_axes + list(tensor.dims)
-        if any(length != 1 for axis, length in enumerate(lengths) if axis != component.axis):
+        dims = tensor.dims[:]
+        count = 1
+        if dims:
+            missing_axes = max(0, self.rank(component) - len(dims))
+            for axis, length in enumerate(dims, missing_axes):
+                if axis == component.axis:
+                    count = length
+                elif length != 1:
+                    return None
+        index = 0 if count == 1 else component.index
+        if index >= count:
             return None
+        if tensor.data_type == TensorProto.FLOAT:
+            data = tensor.raw_data
+            if len(data) == count * _FLOAT.size and not is_placeholder(tensor):
+                number: float = _FLOAT.unpack_from(data, index * _FLOAT.size)[0]
+                return number  # in a fifth of the time that an array takes
         values = self.use_def.scope.constant_value(name)
         assert values is not None  # it is a constant
-        row = values.ravel()
-        index = 0 if len(row) == 1 else component.index
-        return float(row[index]) if index < len(row) else None
+        return float(values.ravel()[index])
 
     def _is_initializer(self, name: str) -> bool:
         """Whether ``name`` is an initializer.
@@ -229,13 +245,14 @@ def _step_with_scalar(
     component: Component,
 ) -> TracedNode | None:
     """The rule for arithmetic with a scalar."""
-    for scalar_input, coordinate_input in ((1, 0), (0, 1)):
-        name = node.input[coordinate_input]
-        scalar = tracer.scalar(node.input[scalar_input], component)
-        length = tracer.length_along(component, name)
+    inputs = node.input
+    first, second = inputs[0], inputs[1]
+    for name, operand, operand_first in ((first, second, False), (second, first, True)):
+        scalar = tracer.scalar(operand, component)
+        length = None if scalar is None else tracer.length_along(component, name)
         if scalar is not None and length is not None:
             index = 0 if length == 1 else component.index  # one coordinate is broadcast to all
-            step = ProgramStep(node.op_type, scalar, operand_first=scalar_input == 0)
+            step = ProgramStep(node.op_type, scalar, operand_first)
             return TracedNode(Component(name, component.axis, index), step)
     return None
 

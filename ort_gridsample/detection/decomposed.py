@@ -261,6 +261,8 @@ def _affine_grid_candidates(search: SubgraphSearch) -> Iterator[_Candidate]:
         # products, because they have trained weights.
         constant_pairs = [(base, theta) for base, theta in pairs if _is_initializer(search, base)]
         for base, theta in constant_pairs or pairs:
+            if scope.find_constant(theta) is not None:
+                continue  # many products scale data by a constant, and theta is data
             if not may_be_base(base) or not search.is_op(index, ("Mul", "MatMul")):
                 continue
             if search.dependency(theta) != "data":

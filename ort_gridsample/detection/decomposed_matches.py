@@ -166,7 +166,10 @@ def attention_match(attention: Attention, scope: Scope, inference: Inference) ->
         scope,
         output,
         ATTENTION,
-        attributes={"align_corners": sample.attributes["align_corners"]},
+        attributes={
+            "align_corners": sample.attributes["align_corners"],
+            "output_layout": attention.output_layout,
+        },
         cases=[
             (value_case, levels_value, *other_cases)
             for value_case, *other_cases in inference.values_by_call(

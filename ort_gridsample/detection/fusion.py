@@ -206,9 +206,11 @@ def _values_to_keep(
     read = {sample.record.values["X"], *_values_read(fused)}
     inside = tracer.nodes.union(operands, sample.replaced_nodes)
     kept = {name for name, inputs in tracer.unused_concat_inputs.items() if inputs}
+    all_readers = use_def.scope.readers
     for index in tracer.nodes:
         outputs = [name for name in use_def.scope.outputs[index] if name]
-        readers = set[int]().union(*(use_def.scope.readers.get(name, ()) for name in outputs))
-        if not readers <= inside or not read.isdisjoint(outputs):
-            kept.update(outputs)
+        for name in outputs:
+            if name in read or not all_readers.get(name, inside) <= inside:
+                kept.update(outputs)
+                break
     return kept

@@ -76,8 +76,6 @@ MAX_NODES = 4096
 MAX_CANDIDATES = 20
 #: What a value depends on: on the model only, also on the shapes of inputs, or on their values.
 Dependency = Literal["constant", "shape", "data"]
-#: From the strongest dependency to the weakest.
-_DEPENDENCIES: tuple[Dependency, ...] = ("data", "shape", "constant")
 
 
 @dataclass(frozen=True)
@@ -120,30 +118,32 @@ class SubgraphSearch(UseDef):
             elif self.scope.op_types[index] in _SHAPES:
                 dependency = "shape"
             else:
-                dependencies, unknown = self._input_dependencies(index)
-                if unknown and "data" not in dependencies:
-                    pending.append(unknown[0])
+                dependency, unknown = self._strongest_dependency(index)
+                if unknown and dependency != "data":
+                    pending.append(unknown)
                     continue
-                strongest_first = (value for value in _DEPENDENCIES if value in dependencies)
-                dependency = next(strongest_first, "constant")
             self._dependencies[pending.pop()] = dependency
         return self._dependencies[name]
 
-    def _input_dependencies(self, index: int) -> tuple[set[Dependency], list[str]]:
-        """Return the known dependencies of a node's inputs, and the inputs without a known one."""
-        dependencies = set[Dependency]()
-        unknown = []
+    def _strongest_dependency(self, index: int) -> tuple[Dependency, str]:
+        """Return the strongest known dependency of a node's inputs.
+
+        The second value is the first input without a known dependency, or "".
+        """
+        strongest: Dependency = "constant"
+        unknown = ""
         for name in self.scope.inputs[index]:
             if not name:
                 continue
-            if self.makers.get(name, NO_MAKER) >= index:
-                # The model is not valid: the value is made after it is read.
-                dependencies.add("data")
-            elif name in self._dependencies:
-                dependencies.add(self._dependencies[name])
-            else:
-                unknown.append(name)
-        return dependencies, unknown
+            dependency = self._dependencies.get(name)
+            # In an invalid model, a value may be made after it is read.
+            if dependency == "data" or self.makers.get(name, NO_MAKER) >= index:
+                return "data", unknown
+            if dependency is None:
+                unknown = unknown or name
+            elif dependency == "shape":
+                strongest = dependency
+        return strongest, unknown
 
     def roundings_of_indices(self, gather: onnx.NodeProto) -> frozenset[int]:
         """Return the indices of the roundings that the indices of ``gather`` come from.

@@ -37,6 +37,7 @@ class Registry:
     """The dialects of :data:`.table.BUILT_IN` and those that were added.
 
     Attributes:
+        by_type: the type of a node -> its dialects, the last added first.
         operator_types: the types of all nodes that have a dialect.
     """
 
@@ -46,8 +47,11 @@ class Registry:
 
     def _set_dialects(self, dialects: tuple[Dialect, ...]) -> None:
         self._dialects = dialects
-        op_types = (dialect.op_type for dialect in dialects)
-        self.operator_types = frozenset((*spec.OPERATORS, *op_types, *COMPOSITE_OP_TYPES))
+        by_type: dict[str, list[Dialect]] = {}
+        for dialect in dialects:
+            by_type.setdefault(dialect.op_type, []).append(dialect)
+        self.by_type = by_type
+        self.operator_types = frozenset((*spec.OPERATORS, *by_type, *COMPOSITE_OP_TYPES))
 
     @property
     def dialects(self) -> tuple[Dialect, ...]:
@@ -205,7 +209,7 @@ def dialect_of(
     if attention_signature(node) is not None:
         return TENSORRT_ATTENTION
     is_standard = _is_standard(node)
-    for dialect in _registry.dialects:
+    for dialect in _registry.by_type.get(node.op_type, ()):
         if (dialect.requires_code or not is_standard) and dialect.spells(node):
             return dialect
     return standard(node.op_type, opsets.get("", 0)) if is_standard else None

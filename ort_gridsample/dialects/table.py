@@ -20,17 +20,19 @@ _BOOLEAN: Mapping[AttributeScalar, AttributeScalar] = {0: 0, 1: 1}
 AI_ONNX: Final = "ai.onnx"
 
 
-def _spellings(version: spec.Version) -> dict[str, Spelling]:  # pragma: no mutate block
+def _spellings(
+    attributes: Mapping[str, spec.Attribute],
+) -> dict[str, Spelling]:  # pragma: no mutate block
     """Return the attributes of a version of an operator, as the standard spells them."""
 
     def plain(written: AttributeScalar) -> AttributeScalar:
         return spec.mode_of(written) if isinstance(written, str) else written
 
-    attributes = {}
-    for name, attribute in version.attributes.items():
+    spellings = {}
+    for name, attribute in attributes.items():
         values = {plain(value): value for value in attribute.allowed}
-        attributes[name] = Spelling(name, values, plain(attribute.default))
-    return attributes
+        spellings[name] = Spelling(name, values, plain(attribute.default))
+    return spellings
 
 
 def _standard_version(operator: str, first_opset: int) -> Dialect:  # pragma: no mutate block
@@ -40,7 +42,7 @@ def _standard_version(operator: str, first_opset: int) -> Dialect:  # pragma: no
         operator=operator,
         op_type=operator,
         domains=("",),
-        attributes=_spellings(spec.OPERATORS[operator][first_opset]),
+        attributes=_spellings(spec.OPERATORS[operator][first_opset].attributes),
         version=first_opset,
     )
 
@@ -129,15 +131,22 @@ PACKAGE_DIALECTS[ATTENTION] = Dialect(
     operator=ATTENTION,
     op_type=ATTENTION,
     domains=(DOMAIN,),
-    attributes=_spellings(spec.newest(ATTENTION)),
+    attributes=_spellings(spec.newest(ATTENTION).attributes),
     ignored=("node", "num_threads", "points"),
+)
+_COMPILED_ATTENTION_ATTRIBUTES = _spellings(
+    {**spec.newest(ATTENTION).attributes, **spec.OP_SPECS[ATTENTION].compiled_attributes}
 )
 
 #: Operator -> the dialect of a subgraph that computes it.
 DECOMPOSED_DIALECTS = _newest_versions_as(DECOMPOSED, DECOMPOSED, reads_only=True)
 DECOMPOSED_DIALECTS["GridSample"] = _with_all_modes(DECOMPOSED_DIALECTS["GridSample"])
 DECOMPOSED_DIALECTS[ATTENTION] = replace(
-    PACKAGE_DIALECTS[ATTENTION], name=DECOMPOSED, domains=(DECOMPOSED,), reads_only=True
+    PACKAGE_DIALECTS[ATTENTION],
+    name=DECOMPOSED,
+    domains=(DECOMPOSED,),
+    attributes=_COMPILED_ATTENTION_ATTRIBUTES,
+    reads_only=True,
 )
 
 _COMPILED_DIALECTS = _newest_versions_as(COMPILED, COMPILED_DOMAIN, ignored=("node",), version=1)
@@ -148,6 +157,7 @@ _COMPILED_ATTENTION = replace(
     PACKAGE_DIALECTS[ATTENTION],
     name=COMPILED,
     domains=(COMPILED_DOMAIN,),
+    attributes=_COMPILED_ATTENTION_ATTRIBUTES,
     ignored=("node", "points"),
     version=1,
 )
@@ -358,13 +368,13 @@ class AttentionSignature:
     Attributes:
         inputs: the names of the inputs, in their order -> their axes. The names of axes are those
             of :mod:`ort_gridsample.detection.attention.layouts`.
-        is_by_head: whether the output is (B, Q, H, D); otherwise it is (B, Q, H·D).
+        output_layout: the output's layout, a key of :data:`ort_gridsample.spec.OUTPUT_LAYOUTS`.
         domains: the domains in which the node is read. If empty, it is read in any domain.
         op_domains: the domains in which the execution provider has an op for the node.
     """
 
     inputs: Mapping[str, str]
-    is_by_head: bool
+    output_layout: str
     domains: tuple[str, ...] = ()
     op_domains: tuple[str, ...] = ()
 
@@ -412,16 +422,20 @@ _INPUTS_WITH_OFFSETS = {
 #: mmdeploy's ms_deform_attn, BEVFormer_tensorrt's multi_scale_deformable_attn.
 ATTENTION_SIGNATURES: Mapping[str, AttentionSignature] = {
     "MultiscaleDeformableAttnPlugin_TRT": AttentionSignature(
-        _INPUTS_WITH_LOCATIONS, is_by_head=True, op_domains=(_TENSORRT_DOMAIN,)
+        _INPUTS_WITH_LOCATIONS, output_layout="by_head", op_domains=(_TENSORRT_DOMAIN,)
     ),
     "MMCVMultiScaleDeformableAttention": AttentionSignature(
-        _INPUTS_WITH_LOCATIONS, is_by_head=False, op_domains=_OPENMMLAB_DOMAINS
+        _INPUTS_WITH_LOCATIONS, output_layout="by_query", op_domains=_OPENMMLAB_DOMAINS
     ),
     "MultiScaleDeformableAttention": AttentionSignature(
-        _INPUTS_WITH_LOCATIONS, is_by_head=False, domains=("com.microsoft",)
+        _INPUTS_WITH_LOCATIONS, output_layout="by_query", domains=("com.microsoft",)
     ),
-    "MultiScaleDeformableAttnTRT": AttentionSignature(_INPUTS_WITH_OFFSETS, is_by_head=True),
-    "MultiScaleDeformableAttnTRT2": AttentionSignature(_INPUTS_WITH_OFFSETS, is_by_head=True),
+    "MultiScaleDeformableAttnTRT": AttentionSignature(
+        _INPUTS_WITH_OFFSETS, output_layout="by_head"
+    ),
+    "MultiScaleDeformableAttnTRT2": AttentionSignature(
+        _INPUTS_WITH_OFFSETS, output_layout="by_head"
+    ),
 }
 
 #: The dialect of all nodes of :data:`ATTENTION_SIGNATURES`. As a target it writes TensorRT's.

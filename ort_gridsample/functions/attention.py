@@ -14,6 +14,7 @@ from ..reference.plan import Plan, plan_for, type_name
 from ..system.num_threads import resolve_num_threads
 from . import error_templates as templates
 from . import validation
+from .attention_shapes import output_shape
 from .cores import load_core
 
 
@@ -116,11 +117,12 @@ def attend(
     *,
     where: str,
     num_threads: SupportsIndex | None,
+    output_layout: str = "by_query",
     levels_argument: str = "levels",
 ) -> Array:
     """Compute deformable attention as the op DeformableAttention does.
 
-    It differs from :func:`deformable_attention` in the shapes that it accepts.
+    It differs from :func:`deformable_attention` in the shapes that it accepts and returns.
 
     Args:
         value: (B, S, H, D), floating point.
@@ -133,10 +135,11 @@ def attend(
         where: the name of the function or node in error messages.
         num_threads: the maximum number of threads. None selects that of
             :func:`ort_gridsample.get_num_threads`.
+        output_layout: the layout of Y, a key of :data:`ort_gridsample.spec.OUTPUT_LAYOUTS`.
         levels_argument: the name of the argument with the lengths in error messages.
 
     Returns:
-        Y: (B, Q, H·D), of value's type.
+        Y, of value's type.
 
     Raises:
         GridSampleError: an argument is not as described here, or the result does not fit in memory.
@@ -149,6 +152,12 @@ def attend(
     validation.check_type(where, "sampling_locations", locations.dtype, spec.FLOATS)
     validation.check_type(where, "attention_weights", weights.dtype, (type_name(value.dtype),))
     validation.check_num_threads(where, num_threads)
+    if output_layout not in spec.OUTPUT_LAYOUTS:
+        raise templates.OUTPUT_LAYOUT_UNKNOWN.error(
+            where,
+            value=repr(output_layout),
+            listed=validation.format_choices(spec.OUTPUT_LAYOUTS),
+        )
     if levels.ndim != 2 or levels.shape[1] < 2:
         shape = validation.format_shape(levels.shape)
         raise templates.LEVELS_SHAPE_INVALID.error(where, levels=shape)
@@ -162,16 +171,21 @@ def attend(
         weights=weights.shape,
     )
     n_batches, n_queries, n_heads = locations.shape[:3]
-    output_shape = (n_batches, n_queries, n_heads * value.shape[3])
+    n_channels = value.shape[3]
+    Y_shape = output_shape(output_layout, n_batches, n_queries, n_heads, n_channels)
     dtype = native_dtype(value.dtype)
-    validation.check_memory(where, "Y", output_shape, dtype)
+    validation.check_memory(where, "Y", Y_shape, dtype)
 
     try:
-        Y = np.zeros(output_shape, dtype)
+        Y = np.zeros(Y_shape, dtype)
         # Without pixels, the samples are 0, but the product with an infinite or NaN weight is NaN.
         if Y.size > 0 and weights.size > 0:
             plan = plan_for(dtype, *spec.ATTENTION_SAMPLE, bool(align_corners))
-            _call_core(value, levels, locations, weights, Y, plan, resolve_num_threads(num_threads))
+            sums = Y.reshape(n_batches, n_queries, n_heads, n_channels)
+            if output_layout == "channels_first":
+                sums = Y.reshape(n_batches, n_heads, n_channels, n_queries).transpose(0, 3, 1, 2)
+            threads = resolve_num_threads(num_threads)
+            _call_core(value, levels, locations, weights, sums, plan, threads)
     except MemoryError as error:
         raise validation.memory_error(where, error) from error
     return Y
@@ -186,7 +200,10 @@ def _call_core(
     plan: Plan,
     num_threads: int,
 ) -> None:
-    """Call the core with the arrays as it reads them: contiguous, with all points on one axis."""
+    """Call the core with the operands as it reads them: contiguous, with the points on one axis.
+
+    ``Y`` is (B, Q, H, D).
+    """
     n_batches, n_queries, n_heads = locations.shape[:3]
     n_axes = levels.shape[1] - 1
     dtype = Y.dtype
@@ -197,7 +214,7 @@ def _call_core(
         levels,
         locations.reshape(n_batches, n_queries, n_heads, -1, n_axes),
         weights.reshape(n_batches, weights.shape[1], n_heads, -1),
-        Y.reshape(n_batches, n_queries, n_heads, value.shape[3]),
+        Y,
         plan,
         num_threads,
     )

@@ -10,11 +10,24 @@ A row of ``levels`` (L, 1 + r) is the number of points of a level, and its lengt
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..reference.arrays import Array
 
 #: The number of points must be smaller. Up to this bound a sum of int64 does not wrap around.
 MAX_POINTS = 1 << 61
+
+
+def output_shape(layout: str, batches: Any, queries: Any, heads: Any, channels: Any) -> list[Any]:
+    """Return the shape of the output in a layout of :data:`ort_gridsample.spec.OUTPUT_LAYOUTS`.
+
+    The lengths are integers, or tensors of a model. Compiled ops do not contain this function.
+    """
+    if layout == "by_query":
+        return [batches, queries, heads * channels]
+    if layout == "by_head":
+        return [batches, queries, heads, channels]
+    return [batches * heads, channels, queries]
 
 
 def count_points(value: Sequence[int], shape: Sequence[int], n_last_axes: int) -> int:

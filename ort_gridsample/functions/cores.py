@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from typing import Literal, Protocol
+from typing import Literal, Protocol, SupportsIndex
 
 import numpy as np
 
@@ -35,16 +35,21 @@ class Core(Protocol):
     def NAME(self) -> Literal["numpy", "jit"]:  # noqa: N802 -- a constant of a module
         """The name of the core, as :func:`set_core` takes it."""
 
-    def grid_sample(self, X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
+    def grid_sample(
+        self, X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: SupportsIndex | None
+    ) -> None:
         """Sample ``X`` at ``grid`` into ``Y``.
 
         Args:
             X: (N, C, D1, …, Dr), C-contiguous, of any type of :data:`ort_gridsample.spec.TYPES`. No
                 axis has length 0.
-            grid: (N, P, r), floating point. Normalized coordinates, innermost axis first.
-            Y: (N, C, P), C-contiguous, of X's type. Every element is written.
+            grid: (N, …, r), floating point. Normalized coordinates, innermost axis first. The axes
+                between are those of the positions.
+            Y: (N, C, …), C-contiguous, of X's type, with the axes of the positions. Every element
+                is written.
             plan: the mode and the padding, for X's type.
-            num_threads: the maximum number of threads.
+            num_threads: the maximum number of threads; None selects the default. A small call
+                takes one, and does not read the default.
 
         Raises:
             MemoryError: scratch memory cannot be allocated.
@@ -62,7 +67,7 @@ class Core(Protocol):
     ) -> None:
         """Add up weighted samples of ``value`` into ``Y``.
 
-        All arrays are in C order. No axis of any array has length 0.
+        All arrays but Y are in C order. No axis of any array has length 0.
 
         Args:
             value: (B, S, H, D), floating point. The pixels of all levels, for H heads.
@@ -70,7 +75,8 @@ class Core(Protocol):
                 lengths.
             locations: (B, Q, H, P, r), floating point, in [0, 1], innermost axis first.
             weights: (B, Q or 1, H, P), of value's type.
-            Y: (B, Q, H, D), of value's type. Every element is written.
+            Y: (B, Q, H, D), of value's type. It is in C order, or a view of an array (B, H, D, Q)
+                in C order. Every element is written.
             plan: the plan of linear and zeros for value's type.
             num_threads: the maximum number of threads.
 

@@ -98,6 +98,7 @@ SIZE_ALONE_NEGATIVE = ErrorTemplate(
 
 # --- Deformable attention ---
 
+OUTPUT_LAYOUT_UNKNOWN = ErrorTemplate("output_layout", "{value}", "{listed}")
 VALUE_SHAPE_INVALID = ErrorTemplate("value", "of shape {value_shape}", "shape (B, S, H, D)")
 # ``levels`` is the input of the op; its lengths are ``spatial_shapes`` of the public function.
 SPATIAL_SHAPES_SHAPE_INVALID = ErrorTemplate(

@@ -226,14 +226,14 @@ class _TypedModel:
 
         Other types are not read, because that takes time.
         """
-        types: Types = {}
-        for value in self._declared_values:
-            name = value.name
-            if requested is None or name in requested:
-                types[name] = value.type
-        for tensor in self.model.graph.initializer:  # even if value_info has another type
-            if requested is None or tensor.name in requested:
-                types[tensor.name] = tensor_type(tensor.data_type, *tensor.dims)
+        values: Sequence[onnx.ValueInfoProto] = self._declared_values
+        tensors: Sequence[onnx.TensorProto] = self.model.graph.initializer
+        if requested is not None:
+            values = [value for value in values if value.name in requested]
+            tensors = [tensor for tensor in tensors if tensor.name in requested]
+        types: Types = {value.name: value.type for value in values}
+        for tensor in tensors:  # even if value_info has another type
+            types[tensor.name] = tensor_type(tensor.data_type, *tensor.dims)
         return types
 
     @property
@@ -281,6 +281,23 @@ def _knowledge_of(names: Iterable[str], types: Types) -> _Knowledge:
     return _Knowledge(has_types, has_ranks, has_lengths)
 
 
+def _are_known(names: Iterable[str], types: Types) -> bool:
+    """Whether ``types`` state the element types and all lengths of all values ``names``."""
+    for name in names:
+        value = value_of(types[name]) if name in types else _UNKNOWN
+        if value.type is None or not value.has_known_lengths:
+            return False
+    return True
+
+
+def _have_known_lengths(names: Iterable[str], types: Types) -> bool:
+    """Whether ``types`` state all lengths of all values ``names``."""
+    for name in names:
+        if name not in types or not value_of(types[name]).has_known_lengths:
+            return False
+    return True
+
+
 class _Inferred(NamedTuple):
     """The inferred types of a slice.
 
@@ -310,9 +327,11 @@ def _infer(backward_slice: BackwardSlice) -> _Inferred:
         model = shape_inference.infer_shapes(backward_slice.model)
         typed_model = _TypedModel(model, is_nested)
         types = typed_model.types(names)
+        if _are_known(names, types):
+            return _Inferred(typed_model, types, typed_model, _Knowledge(True, True, True))
         # data_prop finds the ranks behind a Reshape, but needs memory for each element that it
         # follows.
-        if not (_knowledge_of(names, types).has_lengths or typed_model.has_long_row):
+        if not (_have_known_lengths(names, types) or typed_model.has_long_row):
             model = shape_inference.infer_shapes(typed_model.model, data_prop=True)
             typed_model = _TypedModel(model, is_nested)
             types = typed_model.types(names)

@@ -12,9 +12,10 @@ are all traced by views. No other module interprets these operators.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import onnx
@@ -96,11 +97,8 @@ class Source:
     index: int = 0
 
 
-@dataclass(frozen=True)
-class View:
-    """The map from the axes of a node's output to the axes of its input.
-
-    A node takes a part of some axes, and rearranges the elements that it took.
+class _ViewFields(NamedTuple):
+    """The attributes of a :class:`View`.
 
     Attributes:
         shape: the lengths of the output's axes.
@@ -119,11 +117,19 @@ class View:
     shape: tuple[Length, ...]
     input_shape: tuple[Length, ...] | None
     mapped_axes: tuple[Factors | None, ...] | None
-    parts: Mapping[int, Part] = field(default_factory=dict)
+    parts: Mapping[int, Part] = MappingProxyType({})
     keeps_order: bool = False
     may_fail: bool = False
     joined_axis: int | None = None
     joined_lengths: PartialLengths = ()
+
+
+# A tuple is made in a fourth of the time of a frozen dataclass. Cached properties need a __dict__.
+class View(_ViewFields):
+    """The map from the axes of a node's output to the axes of its input.
+
+    A node takes a part of some axes, and rearranges the elements that it took.
+    """
 
     @cached_property
     def axes(self) -> tuple[Factors | None, ...]:
@@ -173,8 +179,8 @@ class View:
     def _is_same(self, axis: int, input_axis: int) -> bool:
         """Whether an axis of the output is one of the input, and not a repetition of it."""
         assert self.input_shape is not None  # it has the axis
-        is_whole = self._is_whole(self.axes[axis], input_axis)
-        return is_whole and self.shape[axis] == self.input_shape[input_axis]
+        is_as_long = self.shape[axis] == self.input_shape[input_axis]
+        return is_as_long and self._is_whole(self.axes[axis], input_axis)
 
     def axes_before(self, axes: Sequence[Factors]) -> Axes | None:
         """Return the axes of the input, if ``axes`` are those of the output.
@@ -509,11 +515,12 @@ def _view_of_unsqueeze(node: _Node) -> View | None:
     new = _indices(axes, rank)
     if new is None:
         return None
-    old_axes = iter(whole_axes(shape))
-    output_axes = tuple(() if axis in new else next(old_axes) for axis in range(rank))
-    old_lengths = iter(shape)
-    lengths = tuple(ONE if axis in new else next(old_lengths) for axis in range(rank))
-    return View(lengths, shape, output_axes, keeps_order=True)
+    output_axes: list[Factors] = [*whole_axes(shape)]
+    lengths = [*shape]
+    for axis in sorted(new):
+        output_axes.insert(axis, ())
+        lengths.insert(axis, ONE)
+    return View(tuple(lengths), shape, tuple(output_axes), keeps_order=True)
 
 
 def _view_of_squeeze(node: _Node) -> View | None:

@@ -19,14 +19,13 @@ from numba.core import cgutils
 
 from ..reference.coordinates import Axis, infinity_at_edge, nan_as_minus_one, unnormalize
 from ..reference.taps import Mode, tap_positions
-from . import target
 from .lanes import VECTORS, Lanes, filled_lanes
 from .llvm_helpers import INT32, INT64
-from .simd import NARROW_VECTOR, WIDE_VECTOR
+from .simd import REGISTER_SIZE
 from .tap_plans import TapPlan
 
 #: The size of a vector of weights or, in a mode without weights, of coordinates.
-VECTOR_SIZE = WIDE_VECTOR if target.has("avx512f") else NARROW_VECTOR
+VECTOR_SIZE = REGISTER_SIZE
 FALSE = ir.IntType(1)(0)
 TRUE = ir.IntType(1)(1)
 

@@ -88,7 +88,8 @@ def to_bfloat16(value: Any) -> Any:
     """Round a float32 to the bits of a bfloat16."""
     bits = np.float32(value).view(np.uint32)
     last_bit = (bits >> np.uint32(16)) & np.uint32(1)
-    rounded = (bits + np.uint32(0x7FFF) + last_bit) >> np.uint32(16)
+    # Numba adds in 64 bits, in vectors of half as many lanes, unless each sum is converted.
+    rounded = np.uint32(bits + np.uint32(np.uint32(0x7FFF) + last_bit)) >> np.uint32(16)
     is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(_INFINITY)
     return np.uint16((bits >> np.uint32(16)) | np.uint32(0x40) if is_nan else rounded)
 

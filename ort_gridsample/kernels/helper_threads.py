@@ -11,6 +11,7 @@ from numba.extending import register_jitable
 
 from .compilation import compiles_in
 from .pointers import (
+    address_of,
     array_at,
     call,
     compare_and_swap,
@@ -43,7 +44,13 @@ def offer_task(task_address: Address, slots_address: Address, count: int) -> int
     Returns:
         The number of threads to start. They find their offers in slots that have no thread yet.
     """
-    task = record_at(task_address, TASK)
+    return make_offers(record_at(task_address, TASK), slots_address, count)
+
+
+@register_jitable
+def make_offers(task: RecordRef, slots_address: Address, count: int) -> int:
+    """Offer a ``task`` as :func:`offer_task`."""
+    task_address = address_of(task)
     slots = array_at(slots_address, (count,), SLOT)
     n_offers = 0
     n_threads = 0
@@ -69,7 +76,14 @@ def withdraw_and_wait(task_address: Address, slots_address: Address, count: int)
 
     The arguments are those of :func:`offer_task`. Returns 0.
     """
-    task = record_at(task_address, TASK)
+    end_task(record_at(task_address, TASK), slots_address, count)
+    return 0
+
+
+@register_jitable
+def end_task(task: RecordRef, slots_address: Address, count: int) -> None:
+    """End a ``task`` as :func:`withdraw_and_wait`."""
+    task_address = address_of(task)
     slots = array_at(slots_address, (count,), SLOT)
     for i in range(len(slots)):
         if load_shared(task, "active_helpers") == 0:
@@ -78,7 +92,19 @@ def withdraw_and_wait(task_address: Address, slots_address: Address, count: int)
             fetch_add(task, "active_helpers", -1)
     while load_shared(task, "active_helpers") > 0:
         sched_yield()
-    return 0
+
+
+@register_jitable
+def count_spinning(slots_address: Address, count: int, wanted: int) -> int:
+    """Return the number of helpers that are waiting for an offer, but at most ``wanted``."""
+    slots = array_at(slots_address, (count,), SLOT)
+    n_spinning = 0
+    for i in range(len(slots)):
+        if n_spinning >= wanted:
+            break
+        if load_shared(slots[i], "has_thread") == 1 and load_shared(slots[i], "offer") == NO_OFFER:
+            n_spinning += 1
+    return n_spinning
 
 
 @compiles_in(0.7)

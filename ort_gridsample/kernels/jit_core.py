@@ -11,22 +11,22 @@ import importlib
 import logging
 import math
 import struct
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache, partial
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, SupportsIndex
 
 import numpy as np
 
 from .. import versions
 from ..reference import sampler
-from ..reference.arrays import Array, Floats, Indices
+from ..reference.arrays import Array, Floats, Indices, data_address
 from ..reference.plan import Plan, type_name
 from ..reference.taps import MAX_TAPS
 from ..system.cpus import available_cpus
+from ..system.num_threads import resolve_num_threads
 from ..system.process import after_fork
 from ..system.threads import submit, wake_up_time
 from .library_kernels import kernel_name, library_kernels
@@ -50,12 +50,16 @@ logger = logging.getLogger("ort_gridsample")
 NAME: Final = "jit"
 
 #: The work for each helper of a launch. In a loop of calls the helpers spin.
-WORK_PER_HELPER = 1 << 17
+WORK_PER_HELPER = 1 << 16
 #: The same for a call without a recent one, for each nanosecond in which a thread wakes up. It is
 #: three times the work that is done in the meantime.
 WORK_PER_NANOSECOND = 21
-#: The maximum time between two calls of a loop, in nanoseconds.
-MAX_PAUSE_OF_LOOP = 1_000_000
+#: The maximum time between two calls of a loop, in nanoseconds. Helpers spin longer, so that a loop
+#: starts their threads once.
+MAX_PAUSE_OF_LOOP = 250_000
+#: The time after which threads of helpers that have not started may be started again, in
+#: nanoseconds.
+MAX_TIME_OF_START = 20_000_000
 #: Each thread keeps this many bytes of scratch memory for its next call. Fresh memory costs more
 #: than writing to it.
 KEPT_BYTES = 1 << 21
@@ -80,11 +84,16 @@ _Launch: Any = ctypes_type(LAUNCH)
 _Attention: Any = ctypes_type(ATTENTION_LAUNCH)
 
 
-#: The first fields of a LAUNCH: its arguments, its arena and its phase. To pack them takes a third
-#: of the time of a ctypes structure with keyword arguments.
-_LAUNCH_ARGUMENTS = struct.Struct(f"={LAUNCH.fields['progress'][1] // 8 + 1}q")  # type: ignore[index]
+#: The first fields of a LAUNCH: its arguments, its arena and its phase. Those that change together
+#: are packed before, in three groups. To pack all takes a fifth of the time of a ctypes structure
+#: with keyword arguments.
+_LAUNCH_ARGUMENTS = struct.Struct("=4q64s2q24s24s")
+_SIZES = struct.Struct("=8q")
+_CALLER = struct.Struct("=3q")
+_ARENA = struct.Struct("=3q")
+assert _LAUNCH_ARGUMENTS.size == LAUNCH.fields["progress"][1] + 8  # type: ignore[index]
 assert LAUNCH.names is not None
-assert LAUNCH.names[:16] == (
+assert LAUNCH.names[:19] == (
     "kernel",
     "X",
     "grid",
@@ -98,6 +107,9 @@ assert LAUNCH.names[:16] == (
     "lengths",
     "out_lengths",
     "workers",
+    "startable_helpers",
+    "slots",
+    "n_slots",
     "must_pause",
     "arena",
     "progress",
@@ -150,12 +162,14 @@ class _Workspace:
         buffer: the memory: a LAUNCH and the arena.
         launch: the LAUNCH.
         address: the address of the buffer, and of the LAUNCH.
+        arena: the fields ``arena`` and ``progress.phase`` of a new launch, packed.
     """
 
     def __init__(self) -> None:
         self.buffer = (ctypes.c_byte * (_ARENA_OFFSET + KEPT_BYTES))()
         self.launch = _Launch.from_buffer(self.buffer)
         self.address = ctypes.addressof(self.buffer)
+        self.arena = _ARENA.pack(self.address + _ARENA_OFFSET, KEPT_BYTES, NEW)
 
 
 class _LargeMemory:
@@ -198,9 +212,14 @@ class _LargeMemory:
 _thread_local = threading.local()
 _large_memory = _LargeMemory()
 
+#: When threads of helpers were started that have not begun to work yet.
+_start_time = -MAX_TIME_OF_START
 
-def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
-    """Sample ``X`` (N, C, D1, …, Dr) at ``grid`` (N, P, r) into ``Y`` (N, C, P).
+
+def grid_sample(
+    X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: SupportsIndex | None
+) -> None:
+    """Sample ``X`` (N, C, D1, …, Dr) at ``grid`` (N, …, r) into ``Y`` (N, C, …).
 
     See :mod:`ort_gridsample.functions.cores`.
     """
@@ -218,6 +237,12 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
     functions = call.functions
     X = _contiguous(X)
     grid = _contiguous(grid)
+    workers = 1
+    startable_helpers = 0
+    if call.max_workers > 1:
+        workers = min(resolve_num_threads(num_threads), call.max_workers)
+        if workers > 1:
+            startable_helpers = _startable_helpers(call.work)
     # While the workspace is in use, it is not in _thread_local: a signal handler may sample as
     # well.
     workspace = _thread_local.__dict__.pop("workspace", None) or _Workspace()
@@ -227,33 +252,31 @@ def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) 
         workspace.buffer,
         0,
         functions.kernel_address,
-        _address(X),
-        _address(grid),
-        _address(Y),
-        *call.sizes,
-        call.lengths_address,
-        0,  # out_lengths
-        min(num_threads, call.max_workers),
-        1,  # must_pause
-        workspace.address + _ARENA_OFFSET if memory is None else _address(memory),
-        nbytes,
-        NEW,
+        data_address(X),
+        data_address(grid),
+        data_address(Y),
+        call.sizes,
+        workers,
+        startable_helpers,
+        _caller_arguments,
+        workspace.arena if memory is None else _ARENA.pack(data_address(memory), nbytes, NEW),
     )
-    _run(functions, workspace.launch, workspace.address, call.work)
+    _run(functions, workspace.launch, workspace.address, startable_helpers)
     _thread_local.workspace = workspace
     if call.is_large:
         _large_memory.keep(memory, nbytes - workspace.launch.arena.nbytes)
+    if workers > 1:
+        _thread_local.end_of_call = time.perf_counter_ns()
 
 
 class _PreparedCall(NamedTuple):
     """What the types, shapes and attributes of a call decide."""
 
     functions: _CoreFunctions
-    #: The fields ``n`` to ``taps`` of the LAUNCH.
-    sizes: tuple[int, ...]
-    #: The lengths of X's spatial axes, and their address.
+    #: The fields ``n`` to ``out_lengths`` of the LAUNCH, packed.
+    sizes: bytes
+    #: The lengths of X's spatial axes, whose address is in ``sizes``.
     lengths: Array
-    lengths_address: int
     work: int
     max_workers: int
     is_large: bool
@@ -270,7 +293,8 @@ def _prepared_call(
     align_corners: bool,
 ) -> _PreparedCall | None:
     """Prepare a call of :func:`grid_sample`; return None if it runs on the NumPy core."""
-    n, c, positions = Y_shape
+    n, c = Y_shape[:2]
+    positions = math.prod(Y_shape[2:])
     lengths = X_shape[2:]
     pixels = math.prod(lengths)
     taps_per_position = TAPS.get(mode, 0) ** len(lengths)
@@ -290,9 +314,10 @@ def _prepared_call(
     kept_lengths = np.array(lengths, np.int64)
     return _PreparedCall(
         functions=functions,
-        sizes=(n, c, len(lengths), pixels, positions, taps_per_position),
+        sizes=_SIZES.pack(
+            n, c, len(lengths), pixels, positions, taps_per_position, data_address(kept_lengths), 0
+        ),
         lengths=kept_lengths,
-        lengths_address=_address(kept_lengths),
         work=work,
         max_workers=min(MAX_WORKERS, work // WORK_PER_HELPER + 1),
         is_large=work >= MIN_WORK_OF_LARGE_CALL,
@@ -325,11 +350,12 @@ def deformable_attention(
     locations = _contiguous(locations)
     weights = _contiguous(weights)
     launch = _Attention(
-        value=_address(value),
-        locations=_address(locations),
-        weights=_address(weights),
-        Y=_address(Y),
-        levels=_address(levels),
+        value=data_address(value),
+        locations=data_address(locations),
+        weights=data_address(weights),
+        Y=data_address(Y),
+        channels_first=int(not Y.flags.c_contiguous),
+        levels=data_address(levels),
         n=n,
         pixels=pixels,
         heads=heads,
@@ -347,21 +373,24 @@ def deformable_attention(
     points = locations.size // r
     work = points * (POSITION_WORK + (channels << r))
     launch.workers = min(num_threads, MAX_WORKERS, work // WORK_PER_HELPER + 1)
+    startable_helpers = 0 if launch.workers == 1 else _startable_helpers(work)
     workspace = _thread_local.__dict__.pop("workspace", None) or _Workspace()
     launch.arena.start = workspace.address + _ARENA_OFFSET
     launch.arena.nbytes = KEPT_BYTES
-    _run(functions, launch, ctypes.addressof(launch), work)
+    _run(functions, launch, ctypes.addressof(launch), startable_helpers)
     _thread_local.workspace = workspace
+    if launch.workers > 1:
+        _thread_local.end_of_call = time.perf_counter_ns()
 
 
-def _run(functions: _CoreFunctions, launch: Any, launch_address: int, work: int) -> None:
-    """Run all phases of a ``launch``, with helper threads if useful for so much ``work``."""
-    uses_helpers = False
+def _run(
+    functions: _CoreFunctions, launch: Any, launch_address: int, startable_helpers: int
+) -> None:
+    """Run all phases of a ``launch``. The threads of so many helpers may be started."""
     try:
         while (n_workers := functions.proceed(launch_address)) > 0:
             if n_workers > 1:
-                uses_helpers = True
-                launch.task.wanted_if_started = work // _work_per_helper()
+                launch.task.wanted_if_started = startable_helpers
             _run_phase(functions, launch, launch_address, n_workers)
     except BaseException:
         # Helpers use the memory that the last phase frees. A signal handler may have raised before
@@ -372,8 +401,17 @@ def _run(functions: _CoreFunctions, launch: Any, launch_address: int, work: int)
         raise
     if n_workers < 0:
         raise MemoryError(f"cannot allocate {launch.plan.scratch_bytes} bytes of scratch memory")
-    if uses_helpers:
-        _thread_local.end_of_call = time.perf_counter_ns()
+
+
+def _startable_helpers(work: int) -> int:
+    """Return the number of helpers whose threads may be started for so much ``work``.
+
+    None are started while threads of an earlier call are starting: they need the GIL, which a loop
+    of calls leaves to them late. Each call would start more threads, which find nothing to do.
+    """
+    if time.perf_counter_ns() - _start_time < MAX_TIME_OF_START:
+        return 0
+    return work // _work_per_helper()
 
 
 def _work_per_helper() -> int:
@@ -391,7 +429,7 @@ def _run_phase(functions: _CoreFunctions, launch: Any, launch_address: int, n_wo
         if n_workers > 1:
             n_threads = functions.offer_task(task_address, *_slots_arguments)
             if n_threads:
-                submit(partial(functions.helper_loop, *_slots_arguments), n_threads)
+                _start_helpers(functions, n_threads)
         # Between these calls Python handles signals.
         while functions.process_items(launch_address, 0):
             pass
@@ -402,6 +440,20 @@ def _run_phase(functions: _CoreFunctions, launch: Any, launch_address: int, n_wo
     finally:
         if n_workers > 1:
             functions.withdraw_and_wait(task_address, *_slots_arguments)
+
+
+def _start_helpers(functions: _CoreFunctions, count: int) -> None:
+    """Start the threads of ``count`` helpers."""
+    global _start_time
+    _start_time = time.perf_counter_ns()
+    submit(partial(_help, functions), count)
+
+
+def _help(functions: _CoreFunctions) -> Any:
+    """Work on tasks of calls, in a helper's thread."""
+    global _start_time
+    _start_time = -MAX_TIME_OF_START
+    return functions.helper_loop(*_slots_arguments)
 
 
 class _CoreFunctions(NamedTuple):
@@ -531,38 +583,21 @@ def prepare(dtype: np.dtype[np.generic], grid_dtype: np.dtype[np.generic], mode:
     _sampling_functions(*names, padding_mode, False)
 
 
-_int64_at = ctypes.c_int64.from_address
-#: The offset of the address of the data in an array: the first field after Python's header of an
-#: object. Only CPython has objects at fixed addresses, which ``id`` returns.
-_DATA_OFFSET = object.__basicsize__
-
-
-def _address_in_interface(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-def _address_in_object(array: Array) -> int:
-    """Return the address of an array's data in a seventh of the time of its interface."""
-    return _int64_at(id(array) + _DATA_OFFSET).value
-
-
-_example = np.zeros(1)
-_address = _address_in_interface
-if sys.implementation.name == "cpython" and _address_in_object(_example) == _address(_example):
-    _address = _address_in_object
-
-
 # The slots of helpers are aligned to their size, a cache line.
 _slot_memory = np.zeros((1 + MAX_HELPERS) * SLOT.itemsize, np.uint8)
-_first_slot = -_address(_slot_memory) % SLOT.itemsize
+_first_slot = -data_address(_slot_memory) % SLOT.itemsize
 _slots = _slot_memory[_first_slot:][: MAX_HELPERS * SLOT.itemsize].view(SLOT)
 #: The arguments of helper_threads' functions: the address of the slots, and their number.
-_slots_arguments = _address(_slots), MAX_HELPERS
+_slots_arguments = data_address(_slots), MAX_HELPERS
+#: The fields ``slots`` to ``must_pause`` of a LAUNCH, packed.
+_caller_arguments = _CALLER.pack(*_slots_arguments, 1)
 
 
 @after_fork
 def _after_fork() -> None:
     # Threads do not survive a fork.
+    global _start_time
+    _start_time = -MAX_TIME_OF_START
     _slots.view(np.uint8)[:] = 0
 
 

@@ -198,9 +198,11 @@ def copy_for(bits_type: str) -> Callable[..., int]:
         positions: int,
     ) -> int:
         launch = record_at(launch_address, LAUNCH)
-        table = scratch_array(launch, worker_address, "index", np.uint32)
-        tap_sums.move_inside(table[buffer, 0, :positions], table[1 - buffer, 0])
-        _copy_channels(launch, worker_address, buffer, batch, begin, positions, stored_dtype)
+        index = scratch_array(launch, worker_address, "index", np.uint32)[buffer, 0, :positions]
+        has_outside = tap_sums.is_any_outside(index)
+        _copy_channels(
+            launch, worker_address, buffer, batch, begin, index, has_outside, stored_dtype
+        )
         return 0
 
     return read
@@ -213,34 +215,31 @@ def _copy_channels(
     buffer: int,
     batch: int,
     begin: int,
-    positions: int,
+    index: ArrayRef,
+    has_outside: bool,
     stored_dtype: Any,
 ) -> None:
     """Copy a pixel of each channel to each position of a tile.
 
-    The pixels are in the first row of a buffer of the table, and those moved inside in that of the
-    other buffer. ``stored_dtype`` is a type of the size of X's elements.
+    The pixels ``index`` (P,) are in the first row of a buffer of the table. ``has_outside`` is
+    whether some are outside. ``stored_dtype`` is a type of the size of X's elements.
     """
-    table = scratch_array(launch, worker_address, "index", np.uint32)
-    index = table[buffer, 0, :positions]
-    inside = table[1 - buffer, 0, :positions]
+    positions = len(index)
+    inside = index
+    if has_outside:
+        table = scratch_array(launch, worker_address, "index", np.uint32)
+        inside = table[1 - buffer, 0, :positions]
+        tap_sums.move_inside(index, inside)
     first_channel = record_at(worker_address, WORKER).first_channel
-    X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)
+    X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)[batch, first_channel:]
     Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), stored_dtype)
+    Y = Y[batch, first_channel:]
     nbytes = launch.n * launch.c * launch.positions * X.itemsize
     copies = scratch_array(launch, worker_address, "copies", stored_dtype)
     if nbytes < MIN_BYTES_PAST_CACHES:
         copies = copies[:0]
     prefetched_bytes = record_at(launch.kernel, KERNEL).prefetched_bytes
-    _copy_tile(
-        X[batch, first_channel:],
-        index,
-        inside,
-        Y[batch, first_channel:],
-        begin,
-        copies,
-        prefetched_bytes,
-    )
+    _copy_tile(X, index, inside, has_outside, Y, begin, copies, prefetched_bytes)
 
 
 @register_jitable
@@ -248,6 +247,7 @@ def _copy_tile(
     X: ArrayRef,
     index: ArrayRef,
     inside: ArrayRef,
+    has_outside: bool,
     Y: ArrayRef,
     begin: int,
     copies: ArrayRef,
@@ -259,6 +259,7 @@ def _copy_tile(
         X: channels (C, S).
         index: the pixel of each position (P,). If it is outside, the value is 0.
         inside: the pixels, moved inside (P,).
+        has_outside: whether some are outside.
         Y: the result is written to Y[:, begin:] (C, ≥ begin + P).
         begin: see ``Y``.
         copies: scratch memory (≥ P,), from which Y is written past the caches; or empty.
@@ -270,7 +271,6 @@ def _copy_tile(
     nbytes = X.size * X.itemsize
     if nbytes >= prefetched_bytes:
         step = tap_sums.prefetch_step(index)
-    has_outside = tap_sums.is_any_outside(index)
     if nbytes > MIN_BYTES_TO_PREFETCH:
         for p in range(0, positions, step):
             simd.prefetch(X[0], inside[p])
@@ -309,7 +309,7 @@ def copy_tiles(
     Y = array_at(Y_address, (channels, positions), np.uint32)
     for begin in range(0, positions, tap_table.MAX_TILE_POSITIONS):
         tile = index[begin : begin + tap_table.MAX_TILE_POSITIONS]
-        _copy_tile(X, tile, tile, Y, begin, index[:0], prefetched_bytes)
+        _copy_tile(X, tile, tile, False, Y, begin, index[:0], prefetched_bytes)
     return 0
 
 
@@ -409,20 +409,19 @@ def copy_in_vectors_for(coordinate_type: str, bits_type: str, mode: str) -> Call
         if not _fits_vectors(launch, positions, lanes):
             return 0
         kernel = record_at(launch.kernel, KERNEL)
-        table = scratch_array(launch, worker_address, "index", np.uint32)
-        is_done = vector_sampling.pixels_to_copy(
+        index = scratch_array(launch, worker_address, "index", np.uint32)[0, 0, :positions]
+        is_done, has_outside = vector_sampling.pixels_to_copy(
             mode,
             scratch_array(launch, worker_address, "coordinates", coordinate_dtype),
             array_at(launch.lengths, (launch.r,), np.int64),
             kernel.padding,
             kernel.align_corners != 0,
             positions,
-            table[0, 0],
-            table[1, 0],
+            index,
         )
         if not is_done:
             return 0
-        _copy_channels(launch, worker_address, 0, batch, begin, positions, stored_dtype)
+        _copy_channels(launch, worker_address, 0, batch, begin, index, has_outside, stored_dtype)
         return 1
 
     return sample
@@ -435,7 +434,7 @@ def sum_in_vectors_for(coordinate_type: str, X_type: str, mode: str) -> Callable
     stored_dtype = stored_dtype_of(X_type)
     weight_dtype = weight_dtype_of(X_type)
     are_halves = X_type in HALVES
-    lanes = VECTOR_SIZE // weight_dtype.itemsize
+    lanes = vector_sampling.lanes_of_sums(TAPS[mode], weight_dtype.itemsize)
 
     def sample(
         launch_address: Address, worker_address: Address, batch: int, begin: int, positions: int
@@ -448,6 +447,8 @@ def sum_in_vectors_for(coordinate_type: str, X_type: str, mode: str) -> Callable
         normalized = scratch_array(launch, worker_address, "coordinates", coordinate_dtype)
         lengths = array_at(launch.lengths, (launch.r,), np.int64)
         waiting_sums = scratch_array(launch, worker_address, "sums", weight_dtype)
+        # A table has several taps: all their rows.
+        postponed = scratch_array(launch, worker_address, "index", np.uint32)[0]
         X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)[batch]
         Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), stored_dtype)[batch]
         # The taps are computed again for each group. To read all channels at once takes 1.8 times
@@ -470,6 +471,7 @@ def sum_in_vectors_for(coordinate_type: str, X_type: str, mode: str) -> Callable
                 positions,
                 sums,
                 start,
+                postponed,
             )
             if not is_done:
                 return 0

@@ -170,6 +170,13 @@ class Lanes(_Arithmetic):
         bits = self._as_integer()
         return self.builder.icmp_unsigned("==", bits, bits.type(-1))
 
+    def count_ones(self) -> Any:
+        """Return how many of these bits are 1, as int64."""
+        bits = self._as_integer()
+        if bits.type.width < INT64.width:
+            bits = self.builder.zext(bits, INT64)
+        return self.builder.ctpop(bits)
+
     def _as_integer(self) -> Any:
         """Return the bits as an integer with as many bits."""
         return self.builder.bitcast(self.value, ir.IntType(self.type.count))

@@ -13,6 +13,7 @@ Arrays of uint16 and int16 may be the bits of halves: see :mod:`.halves`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
@@ -37,13 +38,19 @@ from .llvm_helpers import (
     widen_halves,
 )
 
-#: Whether the processor has fused multiply-add and vectors so wide that it pays off to gather
-#: pixels into them from arbitrary addresses.
-CPU_HAS_FAST_VECTORS = target.has("avx2", "fma")
+#: Whether it pays off to gather pixels into vectors from arbitrary addresses, and to add them up
+#: there.
+CPU_HAS_FAST_VECTORS = target.has_fast_vectors()
 #: The sizes of vectors in bytes. Wide vectors are faster, but a processor that has them slows down
 #: by a tenth for a while after each use. A processor without them splits them in two.
 WIDE_VECTOR = 64
 NARROW_VECTOR = 32
+#: The size of the vectors that hold the coordinates or the weights of some positions.
+REGISTER_SIZE = target.register_size()
+#: Square blocks are transposed in strips of columns, of so many bytes in each row. The rows of a
+#: wide block fill 64 registers of 16 bytes. ARM has 32, and a third of the instructions moved
+#: registers to the stack and back. Elsewhere, a strip has all columns.
+STRIP_SIZE = REGISTER_SIZE if REGISTER_SIZE == 16 else 128
 #: The layouts of the taps of a tile. GATHERED: the table has an index for each tap. CONTIGUOUS: the
 #: table has the index of the first tap, and offsets of the others. Each two taps are adjacent if
 #: the number of taps is even. MASKED: as CONTIGUOUS, but a tap whose weight is NaN is skipped. The
@@ -242,21 +249,24 @@ def _transposition(*, to_channels: bool) -> Any:
                     row = builder.select(is_row, row, last_row)
                 return builder.gep(array.data, [builder.add(builder.mul(row, columns), column)])
 
+            def load(number: int, first: int, lanes: int) -> Any:
+                """Load so many elements of a row of the block, from the column ``first`` on."""
+                row = builder.add(first_row, INT64(number))
+                column = builder.add(first_column, INT64(first))
+                vector = ir.VectorType(from_array.data.type.pointee, lanes)
+                pointer = element(from_array, row, column, not to_channels)
+                values = load_vector(builder, pointer, vector)
+                if from_array.data.type != to_array.data.type:
+                    return widen_halves(builder, values, signature.args[0].dtype)
+                return values
+
             for width in (NARROW_PANEL, WIDE_PANEL):
                 with if_equal(builder, block_width, width):
-                    vector = ir.VectorType(from_array.data.type.pointee, width)
-                    rows = []
-                    for number in range(width):
-                        row = builder.add(first_row, INT64(number))
-                        pointer = element(from_array, row, first_column, not to_channels)
-                        rows.append(load_vector(builder, pointer, vector))
-                    if from_array.data.type != to_array.data.type:
-                        bits_type = signature.args[0].dtype
-                        rows = [widen_halves(builder, halves, bits_type) for halves in rows]
-                    for number, values in enumerate(_transposed(builder, rows)):
+                    size = ITEMSIZE[str(to_array.data.type.pointee)]
+                    for number, parts in _columns(builder, width, size, load):
                         row = builder.add(first_to_row, INT64(number))
                         pointer = element(to_array, row, first_to_column, to_channels)
-                        store_vector(builder, values, pointer)
+                        _store_parts(builder, parts, pointer)
             return context.get_dummy_value()
 
         arguments = (source, row, column, destination, to_row, to_column, width)
@@ -309,21 +319,56 @@ def copy_rows(
             row = builder.select(is_pixel, row, last_row)
             return builder.gep(panel_array.data, [builder.mul(row, INT64(WIDE_PANEL))])
 
-        vector = ir.VectorType(panel_array.data.type.pointee, WIDE_PANEL)
-        rows = []
-        for number in range(WIDE_PANEL):
-            position = builder.add(first_position, INT64(number))
-            emit_prefetch(builder, row_of(builder.add(position, INT64(WIDE_PANEL))))
-            rows.append(load_vector(builder, row_of(position), vector))
-        for number, values in enumerate(_transposed(builder, rows)):
+        element = panel_array.data.type.pointee
+        rows: list[Any] = []
+
+        def load(number: int, first: int, lanes: int) -> Any:
+            """Load so many channels of a position, from the channel ``first`` on."""
+            if first == 0:
+                position = builder.add(first_position, INT64(number))
+                emit_prefetch(builder, row_of(builder.add(position, INT64(WIDE_PANEL))))
+                rows.append(row_of(position))
+            pointer = builder.gep(rows[number], [INT64(first)])
+            return load_vector(builder, pointer, ir.VectorType(element, lanes))
+
+        for number, parts in _columns(builder, WIDE_PANEL, ITEMSIZE[str(element)], load):
             is_channel = builder.icmp_signed("<", INT64(number), channels)
             with builder.if_then(is_channel, likely=True):
                 to_row = builder.mul(INT64(number), columns)
-                element = builder.gep(to_array.data, [builder.add(to_row, first_to_position)])
-                store_vector(builder, values, element)
+                to = builder.gep(to_array.data, [builder.add(to_row, first_to_position)])
+                _store_parts(builder, parts, to)
         return context.get_dummy_value()
 
     return types.void(panel, index, position, Y, to_position), generate
+
+
+def _columns(
+    builder: Any, width: int, size: int, load: Callable[[int, int, int], Any]
+) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the index and the parts of each column of a square block, strip by strip.
+
+    Args:
+        builder: LLVM's.
+        width: the number of rows and columns of the block.
+        size: the size of an element.
+        load: loads some elements of a row, given the row, the first column and the number of
+            elements.
+    """
+    lanes = min(width, STRIP_SIZE // size)
+    for first in range(0, width, lanes):
+        rows = [load(row, first, lanes) for row in range(width)]
+        blocks = [
+            _transposed(builder, rows[first_row : first_row + lanes])
+            for first_row in range(0, width, lanes)
+        ]
+        for number, parts in enumerate(zip(*blocks, strict=True)):
+            yield first + number, list(parts)
+
+
+def _store_parts(builder: Any, parts: list[Any], pointer: Any) -> None:
+    """Store vectors one after the other, from a pointer on."""
+    for number, values in enumerate(parts):
+        store_vector(builder, values, builder.gep(pointer, [INT64(number * values.type.count)]))
 
 
 def _transposed(builder: Any, rows: list[Any]) -> list[Any]:

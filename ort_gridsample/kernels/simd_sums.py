@@ -52,6 +52,7 @@ from .simd import (
     MASKED,
     NARROW_PANEL,
     NARROW_VECTOR,
+    REGISTER_SIZE,
     WIDE_PANEL,
     WIDE_VECTOR,
 )
@@ -124,7 +125,7 @@ def _emit_sums(call: _SumCall, layout: int, source: _Source, element: _Floats) -
                 weights = source.weights(entry)
                 old_total = Lanes(builder, builder.load(total))
                 new_total = old_total.add_product(weights, values)
-                if layout == MASKED:
+                if layout == MASKED and not source.reads_zeros:
                     new_total = weights.equals(weights).choose(new_total, old_total)
                 builder.store(new_total.value, total)
                 entry = builder.add(entry, call.columns)
@@ -146,10 +147,19 @@ def _taps(call: _SumCall, source: _Source, element: _Floats) -> Iterator[Any]:
     builder = source.builder
     at_once = INT64(source.taps_at_once)
     start = element.first_tap if source.taps_at_once == 1 else 0
-    with cgutils.for_range(builder, builder.udiv(call.taps, at_once), start=INT64(start)) as loop:
-        yield builder.mul(loop.index, at_once)
+    with _not_unrolled(builder, builder.udiv(call.taps, at_once), start) as index:
+        yield builder.mul(index, at_once)
+
+
+@contextmanager
+def _not_unrolled(builder: Any, count: Any, start: int = 0) -> Iterator[Any]:
+    """Emit a loop over ``start``, ``start + 1``, … less than ``count``; yield the number.
+
+    LLVM does not unroll it: few taps would run in the remainder of the loop, up to a tenth slower.
+    """
+    with cgutils.for_range(builder, count, start=INT64(start)) as loop:
+        yield loop.index
         last_block = builder.basic_block
-    # Do not unroll: few taps would run in the remainder of the loop, up to a tenth slower.
     no_unroll = builder.module.add_metadata(["llvm.loop.unroll.disable"])
     metadata = builder.module.add_metadata([no_unroll])
     metadata.operands = (metadata, *metadata.operands)
@@ -228,9 +238,11 @@ class _Source:
     Attributes:
         vector: the LLVM type of weights and sums.
         reads_pairs: whether two taps may be read at once.
+        reads_zeros: whether a tap whose weight is NaN is read as zeros with the weight -0.
     """
 
     reads_pairs = True
+    reads_zeros = False
 
     def __init__(self, builder: Any, call: _SumCall, lanes: int, taps_at_once: int) -> None:
         self.builder = builder
@@ -345,8 +357,11 @@ class _Panel(_Source):
         return 1
 
     def weights(self, entry: Any) -> Lanes:
-        weight = self.builder.load(self.builder.gep(self.call.weight.data, [entry]))
-        return Lanes(self.builder, fill_lanes(self.builder, weight, self.vector))
+        return Lanes(self.builder, fill_lanes(self.builder, self._weight(entry), self.vector))
+
+    def _weight(self, entry: Any) -> Any:
+        """Load the weight of an entry of the table."""
+        return self.builder.load(self.builder.gep(self.call.weight.data, [entry]))
 
     def output_pointer(self, position: Any) -> Any:
         return self._row(self.call.Y, position)
@@ -402,8 +417,43 @@ class _AdjacentPanel(_Panel):
         offset = builder.mul(pixels, width)
         for _ in range(self.taps_at_once):
             emit_prefetch(builder, builder.gep(self._first_row_ahead, [offset]))
-            yield load_vector(builder, builder.gep(self._first_row, [offset]), self.vector)
+            yield self._read_row(entry, builder.gep(self._first_row, [offset]))
             offset = builder.add(offset, width)
+            entry = builder.add(entry, self.call.columns)
+
+    def _read_row(self, entry: Any, row: Any) -> Any:
+        """Load a row, the tap of an entry of the table."""
+        return load_vector(self.builder, row, self.vector)
+
+
+class _MaskedPanel(_AdjacentPanel):
+    """As :class:`_AdjacentPanel`, for the layout MASKED on processors with narrow registers.
+
+    A tap that is skipped reads the last row, which is 0, with the weight -0. The product is -0, and
+    no sum changes by adding -0. Both choices are of one number, while the sum of a wide panel fills
+    several narrow registers: there, choosing the old or the new sum takes two instructions for
+    each.
+    """
+
+    reads_zeros = True
+
+    def begin(self, position: Any) -> None:
+        super().begin(position)
+        rows = cgutils.unpack_tuple(self.builder, self.call.X.shape)[0]
+        self._zeros = self._row(self.call.X, self.builder.sub(rows, INT64(1)))
+
+    def weights(self, entry: Any) -> Lanes:
+        builder = self.builder
+        weight = self._weight(entry)
+        counted = builder.select(self._counts(weight), weight, weight.type(-0.0))
+        return Lanes(builder, fill_lanes(builder, counted, self.vector))
+
+    def _read_row(self, entry: Any, row: Any) -> Any:
+        counts = self._counts(self._weight(entry))
+        return super()._read_row(entry, self.builder.select(counts, row, self._zeros))
+
+    def _counts(self, weight: Any) -> Any:
+        return self.builder.fcmp_ordered("ord", weight, weight)
 
 
 # --- Functions for kernels ---
@@ -411,7 +461,7 @@ class _AdjacentPanel(_Panel):
 #: The sources of channels and panels, by the layout of the taps.
 _SOURCES: Mapping[int, tuple[type[_Source], type[_Source]]] = {
     GATHERED: (_GatheredChannel, _GatheredPanel),
-    MASKED: (_AdjacentChannel, _AdjacentPanel),
+    MASKED: (_AdjacentChannel, _AdjacentPanel if REGISTER_SIZE > 16 else _MaskedPanel),
     CONTIGUOUS: (_AdjacentChannel, _AdjacentPanel),
 }
 
@@ -491,68 +541,93 @@ def sum_addressed(
     weights: Any,
     first: Any,
     points: Any,
+    rows: Any,
+    channels: Any,
     Y: Any,
 ) -> Any:
-    """Add up the weighted taps of a head of deformable attention.
+    """Add up the weighted taps of heads of deformable attention.
 
     Args:
         typing_context: Numba's; callers omit it.
         X: an array of the type of the channels at the addresses.
-        addresses: the address of each tap's channels (taps, ≥ first + 2 · points).
+        addresses: the address of each tap's channels (taps, ≥ first + (rows + 1) · points). The
+            number of taps is even.
         weights: the weight of each tap, of the same shape.
-        first: the first column of the head.
-        points: the number of columns of the head. As many columns after them are prefetched.
-        Y: the result (C,).
+        first: the first column of the first head.
+        points: the number of columns of a head. As many columns after them are prefetched.
+        rows: the number of heads, whose columns follow each other.
+        channels: the number of channels of a head.
+        Y: the sums (≥ rows · channels,).
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         X_array, table, weight, Y_array = array_structs(context, builder, arguments, signature.args)
-        first_column = arguments[3]
-        n_columns = arguments[4]
+        _, _, _, first_column, n_columns, n_rows, n_channels, _ = arguments
         pixel_type = X_array.data.type.pointee
         weight_type = weight.data.type.pointee
         taps, columns = cgutils.unpack_tuple(builder, table.shape)
-        (channels,) = cgutils.unpack_tuple(builder, Y_array.shape)
         elements_per_line = CACHE_LINE // ITEMSIZE[str(pixel_type)]
 
-        def add_up(width: int, channel: Any) -> None:
-            """Add up ``width`` channels from ``channel`` on."""
-            pixels = ir.VectorType(pixel_type, width)
-            sums = ir.VectorType(weight_type, width)
-            total = cgutils.alloca_once_value(builder, zeros_of(sums))
+        def add_tap(entry: Any, channel: Any, total: Any) -> None:
+            """Add the channels of an entry of the table, from ``channel`` on, to ``total``."""
+            sums = total.type.pointee
 
             def channels_of(entry: Any) -> Any:
-                """Return a pointer to the channels of an entry of the table."""
+                """Return a pointer to the channels of an entry."""
                 address = builder.load(builder.gep(table.data, [entry]))
                 return builder.gep(builder.inttoptr(address, pixel_type.as_pointer()), [channel])
 
-            with (
-                cgutils.for_range(builder, taps) as rows,
-                cgutils.for_range(builder, n_columns) as loop,
-            ):
-                row = builder.mul(rows.index, columns)
-                entry = builder.add(builder.add(row, first_column), loop.index)
-                next_head = channels_of(builder.add(entry, n_columns))
-                for ahead in range(0, width, elements_per_line):
-                    emit_prefetch(builder, builder.gep(next_head, [INT64(ahead)]))
-                values = load_vector(builder, channels_of(entry), pixels)
-                if pixel_type != weight_type:
-                    values = widen_halves(builder, values, X.dtype)
-                tap_weight = builder.load(builder.gep(weight.data, [entry]))
-                product = builder.fmul(
-                    fill_lanes(builder, tap_weight, sums), values, flags=("contract",)
-                )
-                old_total = builder.load(total)
-                builder.store(builder.fadd(old_total, product, flags=("contract",)), total)
-            store_vector(builder, builder.load(total), builder.gep(Y_array.data, [channel]))
+            next_head = channels_of(builder.add(entry, n_columns))
+            for ahead in range(0, sums.count, elements_per_line):
+                emit_prefetch(builder, builder.gep(next_head, [INT64(ahead)]))
+            pixels = ir.VectorType(pixel_type, sums.count)
+            values = load_vector(builder, channels_of(entry), pixels)
+            if pixel_type != weight_type:
+                values = widen_halves(builder, values, X.dtype)
+            tap_weight = fill_lanes(builder, builder.load(builder.gep(weight.data, [entry])), sums)
+            product = builder.fmul(tap_weight, values, flags=("contract",))
+            old_total = builder.load(total)
+            builder.store(builder.fadd(old_total, product, flags=("contract",)), total)
 
-        begin = INT64(0)
-        for width in ATTENTION_WIDTHS:
-            step = INT64(width)
-            channels_left = builder.sub(channels, begin)
-            with cgutils.for_range(builder, builder.udiv(channels_left, step)) as loop:
-                add_up(width, builder.add(begin, builder.mul(loop.index, step)))
-            begin = builder.sub(channels, builder.urem(channels_left, step))
+        def add_up(width: int, channel: Any, row: Any) -> None:
+            """Add up ``width`` channels of a head, from ``channel`` on."""
+            zeros = zeros_of(ir.VectorType(weight_type, width))
+            # Several sums at once, because an addition waits for that of the tap before. The widest
+            # block is several vectors. Two taps in turns would be slower there: with 8 heads of 256
+            # channels 1.3 times, because such pixels compete for the same lines of the L1 cache.
+            n_totals = 1 if width == ATTENTION_WIDTHS[0] else 2
+            totals = [cgutils.alloca_once(builder, zeros.type) for _ in range(n_totals)]
+            for total in totals:
+                builder.store(zeros, total)
+            column = builder.add(first_column, builder.mul(row, n_columns))
+            with _not_unrolled(builder, builder.udiv(taps, INT64(n_totals))) as group:
+                first_tap = builder.mul(group, INT64(n_totals))
+                first_entry = builder.add(builder.mul(first_tap, columns), column)
+                with _not_unrolled(builder, n_columns) as point:
+                    entry = builder.add(first_entry, point)
+                    for total in totals:
+                        add_tap(entry, channel, total)
+                        entry = builder.add(entry, columns)
+            sums = builder.load(totals[0])
+            for total in totals[1:]:
+                sums = builder.fadd(sums, builder.load(total))
+            element = builder.add(builder.mul(row, n_channels), channel)
+            store_vector(builder, sums, builder.gep(Y_array.data, [element]))
+
+        # Several times through all heads would read each pixel in several pieces.
+        is_narrow = builder.icmp_unsigned("<=", n_channels, INT64(ATTENTION_WIDTHS[0]))
+        rows_at_once = builder.select(is_narrow, n_rows, INT64(1))
+        with cgutils.for_range_slice(builder, INT64(0), n_rows, rows_at_once, INT64) as groups:
+            first_row, _ = groups
+            begin = INT64(0)
+            for width in ATTENTION_WIDTHS:
+                step = INT64(width)
+                channels_left = builder.sub(n_channels, begin)
+                with cgutils.for_range(builder, builder.udiv(channels_left, step)) as loop:
+                    channel = builder.add(begin, builder.mul(loop.index, step))
+                    with cgutils.for_range(builder, rows_at_once) as heads:
+                        add_up(width, channel, builder.add(first_row, heads.index))
+                begin = builder.sub(n_channels, builder.urem(channels_left, step))
         return context.get_dummy_value()
 
-    return types.void(X, addresses, weights, first, points, Y), generate
+    return types.void(X, addresses, weights, first, points, rows, channels, Y), generate

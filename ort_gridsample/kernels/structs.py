@@ -194,6 +194,9 @@ LAUNCH = record(
     "lengths",  # the address of the lengths of X's spatial axes (r,)
     "out_lengths",  # the address of the lengths of Y's spatial axes (r,), without a grid input
     "workers",  # the maximum number of workers
+    "startable_helpers",  # the maximum number of helpers whose threads may be started
+    "slots",  # the address of the slots of helper threads
+    "n_slots",  # the number of slots; 0 if the caller has threads itself
     # Whether a worker returns after ``items_per_call`` items, to let Python handle signals.
     "must_pause",
     ("arena", ARENA),  # memory that the caller keeps
@@ -223,10 +226,13 @@ WORKER = record(
 #: How a launch of deformable attention is divided into work. :mod:`.attention` makes the plan.
 ATTENTION_PLAN = record(
     "workers",  # the number of workers
-    "tile_queries",  # the number of queries of an item
-    "tiles_per_batch",  # the number of items of a batch
+    "item_queries",  # the number of queries of an item
+    "items_per_batch",  # the number of items of a batch
+    "tile_queries",  # the number of queries of a tile
     "taps",  # the number of taps of a sample, on all axes together
-    "samples",  # the number of samples of an item
+    "samples",  # the number of samples of a tile
+    "row",  # the number of channels of all heads
+    "kept_rows",  # the number of queries whose sums are kept until all of an item are transposed
     "table_columns",  # the number of columns of a table: the samples, and columns after them
     # As in a LAUNCH_PLAN.
     "items_per_call",
@@ -241,6 +247,7 @@ ATTENTION_LAUNCH = record(
     "locations",  # the address of the locations (n, queries, heads, points, r)
     "weights",  # the address of the weights (n, weight_queries, heads, points)
     "Y",  # the address of Y (n, queries, heads, channels)
+    "channels_first",  # 1 if Y is (n, heads, channels, queries) instead
     "levels",  # the address of levels (n_levels, 1 + r), int64: numbers of points, and lengths
     "n",  # the batch size
     "pixels",  # the number of pixels of all levels

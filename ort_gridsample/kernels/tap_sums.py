@@ -75,7 +75,7 @@ def is_any_outside(index: ArrayRef) -> bool:
     """Whether a pixel of ``index`` (P,) is outside."""
     marks = np.uint32(0)
     for p in range(len(index)):
-        marks |= index[p]
+        marks = np.uint32(marks | index[p])  # Numba's result has 64 bits
     return bool(marks >= OUTSIDE_BIT)
 
 

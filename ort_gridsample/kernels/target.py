@@ -46,6 +46,26 @@ def gathers_fast() -> bool:
     return has("avx512fp16")
 
 
+def has_fast_vectors() -> bool:
+    """Whether the processor has fused multiply-add, and vectors that are worth filling one by one.
+
+    All 64-bit ARM processors have both. They fill a vector by loads into its lanes.
+    """
+    return processor == "aarch64" or has("avx2", "fma")
+
+
+def register_size() -> int:
+    """Return the size in bytes of the vectors that hold coordinates or weights.
+
+    Without AVX-512, x86-64 has a size that AVX2 has, whether or not the processor has AVX2. ARM has
+    16 bytes. With twice the size, cubic takes 1.1 to 1.3 times the instructions there, because its
+    weights and masks exceed the registers; linear takes as many, nearest 0.95 times.
+    """
+    if processor == "aarch64":
+        return 16
+    return 64 if has("avx512f") else 32
+
+
 def has(*features: str) -> bool:
     """Whether the processor has all these ``features``, by LLVM's names."""
     if _features is not None:

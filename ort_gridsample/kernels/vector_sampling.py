@@ -5,6 +5,12 @@ A vector holds the coordinates of some positions. Their taps are computed in reg
 (:mod:`.tap_table`) and reading it takes up to three times as long. The results are bit-identical to
 those of a table.
 
+The taps of a vector are read together, because they are adjacent pixels. With paddings that pad
+taps one by one, those of some positions are not: between the last pixel and the first one with
+``wrap``, at the borders of X in mode cubic. Such positions are postponed: they are listed, and
+what is added up for them is wrong. When all vectors of a tile are done, the postponed positions are
+read one tap at a time, in vectors of their own, and their sums replace the wrong ones.
+
 Here ``builder`` is the llvmlite.ir.IRBuilder that emits instructions. Names: X has S pixels and C
 channels; a tile has P positions and r axes.
 """
@@ -14,8 +20,9 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from llvmlite import ir
 from numba import types
@@ -37,20 +44,31 @@ from .axis_vectors import (
     pixels_of_taps,
     taps_of,
     variable,
+    vectors_of,
 )
-from .lanes import Lanes
+from .lanes import Lanes, filled_lanes
 from .llvm_helpers import (
+    CPU_GATHERS_FAST,
+    INT32,
     INT64,
     ITEMSIZE,
+    Index,
     array_structs,
+    can_compress,
+    compress,
     if_equal,
+    index_at,
+    lane_list,
+    lane_of,
     load_vector,
     read_float_pairs,
     read_integer_pairs,
     read_pixels,
     store_vector,
+    stored_index,
     widen_halves,
 )
+from .simd import NARROW_VECTOR
 from .tap_plans import MODE_CODES, TapPlan, plans_of_mode
 
 #: The maximum number of axes for which there is code, and of taps of a position, which would not
@@ -62,6 +80,25 @@ OUTSIDE = -1
 #: So many taps are always moved inside. The code for more taps first tells whether some are
 #: outside, because moving takes a time that grows with their square.
 FEW_TAPS = 2
+#: With so many taps, of linear on three axes, the first pixels stay in registers. Reading them from
+#: memory takes 0.95 times as long with one channel, but 1.05 to 1.1 times with four. Those of
+#: narrow vectors also stay there.
+TAPS_OF_REGISTERS = 8
+#: So many taps on an axis are read into narrow vectors, unless the processor gathers fast. With
+#: single loads, wide vectors of cubic take 1.0 to 1.4 times as long (AMD EPYC, Zen 5), those of
+#: linear 0.8 to 1.0 times, and those of lanczos3 1.0 to 1.2 times.
+NARROW_TAPS = range(3, 5)
+
+
+def lanes_of_sums(taps_per_axis: int, itemsize: int) -> int:
+    """Return the number of lanes of a vector of sums.
+
+    Args:
+        taps_per_axis: the taps on an axis.
+        itemsize: the size of a weight, in bytes.
+    """
+    is_narrow = taps_per_axis in NARROW_TAPS and not CPU_GATHERS_FAST
+    return (min(NARROW_VECTOR, VECTOR_SIZE) if is_narrow else VECTOR_SIZE) // itemsize
 
 
 def supported_axes(taps_per_axis: int) -> list[int]:
@@ -81,6 +118,95 @@ class _TileArguments(NamedTuple):
     align_corners: Any
     #: P.
     positions: Any
+
+
+class _Adjacent(NamedTuple):
+    """The positions of a vector that are adjacent."""
+
+    builder: Any
+    #: The first position.
+    begin: Any
+
+    def load(self, row: Any, vector: Any) -> Any:
+        """Load a vector of this LLVM type from a row, given the pointer to its first element."""
+        return load_vector(self.builder, self.builder.gep(row, [self.begin]), vector)
+
+    def store(self, values: Any, row: Any) -> None:
+        """Store a vector to a row, given the pointer to its first element."""
+        store_vector(self.builder, values, self.builder.gep(row, [self.begin]))
+
+
+class _Listed(NamedTuple):
+    """The positions of a vector, from a list."""
+
+    builder: Any
+    numbers: Index
+
+    def load(self, row: Any, vector: Any) -> Any:
+        """Load a vector of this LLVM type from a row, given the pointer to its first element."""
+        return read_pixels(self.builder, row, self.numbers, vector.element)
+
+    def store(self, values: Any, row: Any) -> None:
+        """Store a vector to a row, given the pointer to its first element."""
+        builder = self.builder
+        for lane in range(values.type.count):
+            pointer = builder.gep(row, [lane_of(builder, self.numbers, lane)])
+            builder.store(builder.extract_element(values, INT32(lane)), pointer)
+
+
+_Positions: TypeAlias = "_Adjacent | _Listed"
+
+
+class _PositionList:
+    """Generate a list of positions.
+
+    Args:
+        builder: LLVM's.
+        memory: a pointer to the memory of the list. There is room for two vectors of int32 more
+            than there are positions.
+        lanes: the number of lanes of a vector.
+    """
+
+    def __init__(self, builder: Any, memory: Any, lanes: int) -> None:
+        self.builder = builder
+        self._numbers = builder.bitcast(memory, INT32.as_pointer())
+        self._lanes = lanes
+        self._count = variable(builder, INT64(0))
+
+    def append(self, begin: Any, are_listed: Lanes) -> None:
+        """Append those positions of the vector from ``begin`` on whose bits are 1."""
+        builder = self.builder
+        numbers = filled_lanes(builder, builder.trunc(begin, INT32), self._lanes).value
+        numbers = builder.add(numbers, lane_list(range(self._lanes)))
+        count = builder.load(self._count)
+        if can_compress(self._lanes):
+            # A branch would often be mispredicted.
+            compressed = compress(builder, numbers, are_listed.value)
+            store_vector(builder, compressed, self._pointer_to(count))
+            builder.store(builder.add(count, are_listed.count_ones()), self._count)
+            return
+        with builder.if_then(are_listed.any(), likely=False):
+            for lane in map(INT32, range(self._lanes)):
+                builder.store(builder.extract_element(numbers, lane), self._pointer_to(count))
+                is_listed = builder.extract_element(are_listed.value, lane)
+                count = builder.add(count, builder.zext(is_listed, INT64))
+            builder.store(count, self._count)
+
+    @contextmanager
+    def vectors(self) -> Iterator[_Listed]:
+        """Emit a loop over vectors of the positions. The last position fills the last vector."""
+        builder = self.builder
+        count = builder.load(self._count)
+        with builder.if_then(builder.icmp_signed(">", count, INT64(0))):
+            last = builder.load(self._pointer_to(builder.sub(count, INT64(1))))
+            repeated = filled_lanes(builder, last, self._lanes)
+            store_vector(builder, repeated.value, self._pointer_to(count))
+            with vectors_of(builder, count, self._lanes) as vector:
+                pointer = self._pointer_to(vector.begin)
+                yield _Listed(builder, index_at(builder, pointer, self._lanes))
+
+    def _pointer_to(self, entry: Any) -> Any:
+        return self.builder.gep(self._numbers, [entry])
 
 
 class _Tile:
@@ -154,14 +280,15 @@ class _Tile:
         last = builder.sub(self.arguments.positions, INT64(self.lanes))
         return builder.select(builder.icmp_signed("<", begin, last), begin, last)
 
-    def coordinates(self, begin: Any) -> tuple[list[Lanes], Any]:
+    def coordinates(self, positions: _Positions) -> tuple[list[Lanes], Any]:
         """Return the pixel coordinates of a vector by axis, and whether some are too far outside.
 
         The coordinates are padded unless only taps are. Those too far outside are wrong.
         """
         builder = self.builder
         unpadded = [
-            axis.unpadded(self._normalized(number, begin)) for number, axis in enumerate(self.axes)
+            axis.unpadded(self._normalized(number, positions))
+            for number, axis in enumerate(self.axes)
         ]
 
         def emit(plan: TapPlan) -> list[Any]:
@@ -189,14 +316,13 @@ class _Tile:
         *values, is_far = map(builder.load, results)
         return [Lanes(builder, value) for value in values], is_far
 
-    def _normalized(self, number: int, begin: Any) -> Lanes:
+    def _normalized(self, number: int, positions: _Positions) -> Lanes:
         """Return the normalized coordinates of a vector on the axis with this number."""
         builder = self.builder
         source = self.arguments.normalized
         columns = cgutils.unpack_tuple(builder, source.shape)[1]
-        entry = builder.add(builder.mul(INT64(number), columns), begin)
-        vector = ir.VectorType(self.coordinate, self.lanes)
-        return Lanes(builder, load_vector(builder, builder.gep(source.data, [entry]), vector))
+        row = builder.gep(source.data, [builder.mul(INT64(number), columns)])
+        return Lanes(builder, positions.load(row, ir.VectorType(self.coordinate, self.lanes)))
 
     def flat_index(self, pixels: Sequence[Lanes]) -> Lanes:
         """Return the indices of pixels in flat X, given those by axis."""
@@ -210,21 +336,18 @@ class _Tile:
         """A bit: whether the padding is one of those that pad taps outside one by one."""
         return is_one_of(self.builder, self.arguments.padding, _codes_of(self.unmoved))
 
-    def is_outside(self, taps: Sequence[AxisTaps], axes: slice = slice(None)) -> Any:
-        """Return a bit: whether some taps are outside, on some axes."""
+    def clipped(self, taps: Sequence[AxisTaps]) -> tuple[list[Lanes], Lanes]:
+        """Return the first tap by axis, clipped so that all are inside, and which lanes differ."""
         n_taps = self.plans[0].mode.taps
-        is_outside = FALSE
-        for axis, axis_taps in zip(self.axes[axes], taps[axes], strict=True):
-            inside = axis_taps.first.clip(0, axis.length - n_taps)
-            is_outside = self.builder.or_(is_outside, axis_taps.first.differs(inside).any())
-        return is_outside
-
-    def needs_padding(self, taps: Sequence[AxisTaps]) -> Any:
-        """Return a bit: whether some taps are outside, and are padded one by one.
-
-        Other paddings compute the first condition in vain: a branch around it takes longer.
-        """
-        return self.builder.and_(self.is_outside(taps), self.is_unmoved)
+        firsts = []
+        differ = None
+        for axis, axis_taps in zip(self.axes, taps, strict=True):
+            first = axis_taps.first.clip(0, axis.length - n_taps)
+            firsts.append(first)
+            differs = axis_taps.first.differs(first)
+            differ = differs if differ is None else differ | differs
+        assert differ is not None
+        return firsts, differ
 
     def marked_pixels(self, taps: Sequence[AxisTaps]) -> Lanes:
         """Return the pixels of single taps in flat X, OUTSIDE for one that counts as 0."""
@@ -276,6 +399,7 @@ def _emit_vectors(
     lanes: int,
     plans: Sequence[TapPlan],
     emit_vector: Callable[[_Tile, Any, list[Lanes]], None],
+    emit_end: Callable[[_Tile], None] = lambda tile: None,
 ) -> Any:
     """Emit the code for all vectors of a tile.
 
@@ -298,11 +422,13 @@ def _emit_vectors(
             tile = _Tile(builder, arguments, n_axes, lanes, plans)
             with cgutils.for_range(builder, tile.n_vectors) as loop:
                 begin = tile.begin_of(loop.index)
-                coordinates, is_far = tile.coordinates(begin)
+                coordinates, is_far = tile.coordinates(_Adjacent(builder, begin))
                 with builder.if_then(is_far, likely=False):
                     builder.store(FALSE, is_done)
                     loop.do_break()
                 emit_vector(tile, begin, coordinates)
+            with builder.if_then(builder.load(is_done)):
+                emit_end(tile)
     return builder.load(is_done)
 
 
@@ -339,7 +465,6 @@ def pixels_to_copy(
     align_corners: Any,
     positions: Any,
     index: Any,
-    inside: Any,
 ) -> Any:
     """Find the pixel of each position, in a mode without weights.
 
@@ -350,42 +475,38 @@ def pixels_to_copy(
         lengths: the lengths of X (r,).
         positions: P, not less than the lanes of a vector of coordinates.
         index: where the pixels are written (≥ P,): OUTSIDE for a position that counts as 0.
-        inside: where the pixels are written (≥ P,): 0 for such a position.
 
     Returns:
-        Whether the pixels have been found. They have not if r is not one of
-        :func:`supported_axes`, or if some coordinates are too far outside.
+        Whether the pixels have been found, and whether some positions count as 0. They have not
+        been found if r is not one of :func:`supported_axes`, or if some coordinates are too far
+        outside.
     """
     plans = plans_of_mode(MODE_CODES[mode.literal_value])
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         arrays = array_structs(context, builder, arguments, signature.args)
-        normalized, lengths, index, inside = arrays
-        _, _, _, padding, align_corners, positions, _, _ = arguments
+        normalized, lengths, index = arrays
+        _, _, _, padding, align_corners, positions, _ = arguments
         tile_arguments = _TileArguments(normalized, lengths, padding, align_corners, positions)
         coordinate = normalized.data.type.pointee
+        lanes = VECTOR_SIZE // ITEMSIZE[str(coordinate)]
+        no_marks = ir.Constant(ir.VectorType(INT32, lanes), [0] * lanes)
+        # The sign bits of the pixels so far.
+        marks = variable(builder, no_marks)
 
         def emit_vector(tile: _Tile, begin: Any, coordinates: list[Lanes]) -> None:
             taps = [taps_of(plans[0].mode, x, coordinate) for x in coordinates]
             marked = tile.marked_pixels(taps)
-            for array, pixels in ((index, marked), (inside, marked.maximum(0))):
-                store_vector(builder, pixels.value, builder.gep(array.data, [begin]))
+            store_vector(builder, marked.value, builder.gep(index.data, [begin]))
+            builder.store(builder.or_(builder.load(marks), marked.value), marks)
 
-        lanes = VECTOR_SIZE // ITEMSIZE[str(coordinate)]
-        return _emit_vectors(builder, tile_arguments, lanes, plans, emit_vector)
+        is_done = _emit_vectors(builder, tile_arguments, lanes, plans, emit_vector)
+        is_any_outside = Lanes(builder, builder.load(marks)).is_less(0).any()
+        return context.make_tuple(builder, signature.return_type, [is_done, is_any_outside])
 
     integer = types.int64
-    argument_types = (
-        mode,
-        normalized,
-        lengths,
-        integer,
-        types.boolean,
-        integer,
-        index,
-        inside,
-    )
-    return types.boolean(*argument_types), generate
+    argument_types = mode, normalized, lengths, integer, types.boolean, integer, index
+    return types.UniTuple(types.boolean, 2)(*argument_types), generate
 
 
 # --- Weighted sums ---
@@ -423,15 +544,19 @@ class _Channels(NamedTuple):
 
     def add_up(
         self,
-        begin: Any,
+        positions: _Positions,
         first_pixels: Lanes,
         weights: Sequence[Lanes],
         outside: Sequence[Lanes] = (),
     ) -> None:
-        """Emit the loop over the channels, for the positions from ``begin`` on.
+        """Emit the loop over the channels, for the positions of a vector.
 
         The taps of a row are adjacent. Without ``outside`` all are inside.
         """
+        index = first_pixels.value
+        is_narrow = self.taps_per_row in NARROW_TAPS
+        if len(weights) != TAPS_OF_REGISTERS and not is_narrow:
+            index = stored_index(self.builder, index)
 
         def values(channel: Any) -> Iterator[Any]:
             for offset in self.row_offsets:
@@ -439,80 +564,63 @@ class _Channels(NamedTuple):
                 for first in range(0, self.taps_per_row, 2):
                     base = self.builder.gep(row, [INT64(first)])
                     if first + 1 < self.taps_per_row:
-                        yield from self._read_pairs(base, first_pixels.value)
+                        yield from self._read_pairs(base, index)
                     else:
-                        yield self._read(base, first_pixels.value)
+                        yield self._read(base, index)
 
-        self._add_up(begin, values, weights, outside)
+        self._add_up(positions, values, weights, outside)
 
-    def add_up_padded(self, tile: _Tile, begin: Any, taps: Sequence[AxisTaps]) -> None:
-        """Emit loops as :meth:`add_up`, for taps that may be outside."""
-        if self.taps_per_row <= FEW_TAPS:
-            self._add_up_moved_or_padded(tile, begin, taps, lambda: tile.needs_padding(taps))
-            return
-        with self.builder.if_else(tile.is_outside(taps), likely=False) as (outside, inside):
-            with outside:
-                self._add_up_moved_or_padded(tile, begin, taps, lambda: tile.is_unmoved)
-            with inside:
-                weights = _products([axis_taps.weights for axis_taps in taps])
-                self.add_up(begin, tile.flat_index(_firsts(taps)), weights)
-
-    def _add_up_moved_or_padded(
-        self, tile: _Tile, begin: Any, taps: Sequence[AxisTaps], needs_padding: Callable[[], Any]
+    def add_up_padded(
+        self, tile: _Tile, begin: Any, taps: Sequence[AxisTaps], postponed: _PositionList
     ) -> None:
-        """Emit loops as :meth:`add_up`, for taps moved inside together, or padded one by one.
+        """Emit loops as :meth:`add_up`, for taps that may be outside.
 
-        ``needs_padding`` emits a bit: whether they are padded.
-        """
-        if not any(tile.unmoved):
-            self._add_up_moved(tile, begin, taps)
-            return
-        with self.builder.if_else(needs_padding(), likely=False) as (padded, moved):
-            with padded:
-                self._add_up_one_by_one(tile, begin, taps)
-            with moved:
-                self._add_up_moved(tile, begin, taps)
-
-    def _add_up_moved(self, tile: _Tile, begin: Any, taps: Sequence[AxisTaps]) -> None:
-        """Emit loops as :meth:`add_up`, for taps moved inside together."""
-        inside = list(map(moved_inside, tile.axes, taps))
-        weights = _products([axis_taps.weights for axis_taps in inside])
-        outside = _disjunctions([axis_taps.outside for axis_taps in inside])
-        self.add_up(begin, tile.flat_index(_firsts(inside)), weights, outside)
-
-    def _add_up_one_by_one(self, tile: _Tile, begin: Any, taps: Sequence[AxisTaps]) -> None:
-        """Emit loops as :meth:`add_up`, for taps that are padded one by one.
-
-        Few taps are read in pairs if those on the innermost axis are inside. More taps would
-        lengthen the code.
+        Positions with taps that are padded one by one are appended to ``postponed``. If they are
+        more than half of a vector, all of its positions are.
         """
         builder = self.builder
+        positions = _Adjacent(builder, begin)
+        first_pixels, are_outside = tile.clipped(taps)
+        is_moved = builder.not_(tile.is_unmoved)
+        if self.taps_per_row > FEW_TAPS:
+            is_moved = builder.and_(is_moved, are_outside.any())
+        with builder.if_else(is_moved) as (moved, clipped):
+            with moved:
+                inside = list(map(moved_inside, tile.axes, taps))
+                weights = _products([axis_taps.weights for axis_taps in inside])
+                outside = _disjunctions([axis_taps.outside for axis_taps in inside])
+                self.add_up(positions, tile.flat_index(_firsts(inside)), weights, outside)
+            with clipped:
+                half = INT64(tile.lanes // 2)
+                are_most = builder.icmp_unsigned(">", are_outside.count_ones(), half)
+                are_all = filled_lanes(builder, are_most, tile.lanes)
+                postponed.append(begin, are_outside | are_all)
+                with builder.if_then(builder.not_(are_most), likely=True):
+                    # What is added up for postponed positions is replaced later.
+                    weights = _products([axis_taps.weights for axis_taps in taps])
+                    self.add_up(positions, tile.flat_index(first_pixels), weights)
+
+    def add_up_one_by_one(
+        self, tile: _Tile, positions: _Positions, taps: Sequence[AxisTaps]
+    ) -> None:
+        """Emit loops as :meth:`add_up`, for taps that are padded one by one."""
         by_axis = tile.pixels_of_taps(taps, tile.unmoved)
         pixels = [[pixel for pixel, _ in axis_taps] for axis_taps in by_axis]
         weights = _products([axis_taps.weights for axis_taps in taps])
 
-        def single_values(channel: Any) -> Iterator[Any]:
-            for combination in product(*pixels):
-                yield self._read(channel, tile.flat_index(combination).value)
+        indices = [
+            stored_index(self.builder, tile.flat_index(combination).value)
+            for combination in product(*pixels)
+        ]
 
-        def pairs_of_values(channel: Any) -> Iterator[Any]:
-            for combination in product(*pixels[:-1]):
-                first_of_row = tile.flat_index([*combination, taps[-1].first])
-                yield from self._read_pairs(channel, first_of_row.value)
+        def values(channel: Any) -> Iterator[Any]:
+            return (self._read(channel, index) for index in indices)
 
-        if self.taps_per_row != 2:
-            self._add_up(begin, single_values, weights, outside=())
-            return
-        is_row_broken = tile.is_outside(taps, slice(-1, None))
-        with builder.if_else(is_row_broken) as (broken, whole):
-            with broken:
-                self._add_up(begin, single_values, weights, outside=())
-            with whole:
-                self._add_up(begin, pairs_of_values, weights, outside=())
+        self._add_up(positions, values, weights, outside=())
 
     def _add_up(
         self,
-        begin: Any,
+        positions: _Positions,
         values_of: Callable[[Any], Iterator[Any]],
         weights: Sequence[Lanes],
         outside: Sequence[Lanes],
@@ -524,15 +632,14 @@ class _Channels(NamedTuple):
         builder = self.builder
         channels, pixels = cgutils.unpack_tuple(builder, self.X.shape)
         columns = cgutils.unpack_tuple(builder, self.Y.shape)[1]
-        Y_position = builder.add(self.start, begin)
         with cgutils.for_range(builder, channels) as loop:
             channel = builder.gep(self.X.data, [builder.mul(loop.index, pixels)])
             total = weights[0].filled_with(0)
             for tap, values in enumerate(values_of(channel)):
                 added = total.add_product(weights[tap], Lanes(builder, values))
                 total = outside[tap].is_less(0).choose(total, added) if outside else added
-            entry = builder.add(builder.mul(loop.index, columns), Y_position)
-            store_vector(builder, total.value, builder.gep(self.Y.data, [entry]))
+            row = builder.add(builder.mul(loop.index, columns), self.start)
+            positions.store(total.value, builder.gep(self.Y.data, [row]))
 
     def _read(self, channel: Any, index: Any) -> Any:
         """Return the pixels of a channel at ``index``, converted to the type of the weights."""
@@ -570,6 +677,7 @@ def sum_taps(
     positions: Any,
     Y: Any,
     start: Any,
+    postponed: Any,
 ) -> Any:
     """Add up the weighted taps of a tile.
 
@@ -582,6 +690,8 @@ def sum_taps(
         positions: P, not less than the lanes of a vector of weights.
         Y: the result is written to Y[:, start:] (C, ≥ start + P). Sums of halves are float32.
         start: see ``Y``.
+        postponed: scratch memory for a list of positions. There is room for two vectors of int32
+            more than there are positions.
 
     Returns:
         Whether Y has been filled. It has not if r is not one of :func:`supported_axes`, or if some
@@ -592,19 +702,31 @@ def sum_taps(
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         arrays = array_structs(context, builder, arguments, signature.args)
-        X_array, normalized, lengths, Y_array = arrays
-        _, _, _, _, padding, align_corners, positions, _, start = arguments
+        X_array, normalized, lengths, Y_array, postponed_array = arrays
+        _, _, _, _, padding, align_corners, positions, _, start, _ = arguments
         tile_arguments = _TileArguments(normalized, lengths, padding, align_corners, positions)
         weight = Y_array.data.type.pointee
 
+        lanes = lanes_of_sums(rule.taps, ITEMSIZE[str(weight)])
+        postponed = _PositionList(builder, postponed_array.data, lanes)
+
+        def channels_of(tile: _Tile) -> _Channels:
+            row_offsets = _row_offsets(builder, tile.lengths, rule.taps)
+            return _Channels(builder, X_array, X.dtype, Y_array, start, row_offsets, rule.taps)
+
         def emit_vector(tile: _Tile, begin: Any, coordinates: list[Lanes]) -> None:
             taps = [taps_of(rule, x, weight) for x in coordinates]
-            row_offsets = _row_offsets(builder, tile.lengths, rule.taps)
-            channels = _Channels(builder, X_array, X.dtype, Y_array, start, row_offsets, rule.taps)
-            channels.add_up_padded(tile, begin, taps)
+            channels_of(tile).add_up_padded(tile, begin, taps, postponed)
 
-        lanes = VECTOR_SIZE // ITEMSIZE[str(weight)]
-        return _emit_vectors(builder, tile_arguments, lanes, plans, emit_vector)
+        def emit_end(tile: _Tile) -> None:
+            if not any(tile.unmoved):
+                return
+            with postponed.vectors() as listed:
+                coordinates, _ = tile.coordinates(listed)
+                taps = [taps_of(rule, x, weight) for x in coordinates]
+                channels_of(tile).add_up_one_by_one(tile, listed, taps)
+
+        return _emit_vectors(builder, tile_arguments, lanes, plans, emit_vector, emit_end)
 
     argument_types = (
         mode,
@@ -616,5 +738,6 @@ def sum_taps(
         types.int64,
         Y,
         types.int64,
+        postponed,
     )
     return types.boolean(*argument_types), generate

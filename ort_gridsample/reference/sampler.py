@@ -9,10 +9,11 @@ gathered at once, from a channels-last copy of X.
 from __future__ import annotations
 
 from itertools import product
-from typing import Final
+from typing import Final, SupportsIndex
 
 import numpy as np
 
+from ..system.num_threads import resolve_num_threads
 from ..system.threads import for_each
 from . import blocks, sums
 from .arrays import Array, Floats
@@ -37,16 +38,22 @@ MAX_CHANNELS_LAST_BYTES = 1 << 28
 TRANSPOSED_CHANNELS = 8
 
 
-def grid_sample(X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: int) -> None:
-    """Sample ``X`` (N, C, D1, …, Dr) at ``grid`` (N, P, r) into ``Y`` (N, C, P).
+def grid_sample(
+    X: Array, grid: Floats, Y: Array, plan: Plan, num_threads: SupportsIndex | None
+) -> None:
+    """Sample ``X`` (N, C, D1, …, Dr) at ``grid`` (N, …, r) into ``Y`` (N, C, …).
 
     :mod:`ort_gridsample.functions.cores` describes the arguments.
     """
-    n_batches, n_channels, n_positions = Y.shape
     lengths = X.shape[2:]
+    grid = grid.reshape(len(grid), -1, len(lengths))
+    Y = Y.reshape(*Y.shape[:2], grid.shape[1])
+    n_batches, n_channels, n_positions = Y.shape
     flat_X = X.reshape(n_batches, n_channels, -1)
     n_taps = MODE_RULES[plan.mode].taps ** len(lengths)
-    threads = max(1, min(num_threads, ceil_div(Y.size * n_taps, blocks.TAPS_PER_THREAD)))
+    threads = max(1, ceil_div(Y.size * n_taps, blocks.TAPS_PER_THREAD))
+    if threads > 1:
+        threads = min(resolve_num_threads(num_threads), threads)
     if _is_channels_last_faster(n_channels, flat_X.shape[2], n_positions, n_taps, plan):
         _sample_images(flat_X, grid, Y, lengths, plan, threads)
     else:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..detection.attention.layouts import OutputLayout
 from ..detection.records import NodeRecord
 from ..graph.expressions import Expressions, Tensor
 from ..reference.arrays import Array
@@ -90,28 +91,32 @@ class AttentionSource(ABC):
 
     Attributes:
         e: writes the nodes.
-        is_by_head: whether the model's output is (B, Q, H, D). That of a detected attention never
-            is.
     """
 
     e: Expressions
-    is_by_head: bool = False
 
     @property
-    def is_by_query(self) -> bool:
-        """Whether the model's output is (B, Q, H·D).
-
-        A detected attention may have an output that is neither this nor (B, Q, H, D).
-        """
-        return not self.is_by_head
+    @abstractmethod
+    def output_layout(self) -> OutputLayout:
+        """The layout of the model's output."""
 
     @abstractmethod
     def call(self) -> AttentionCall:
         """Return the operands. Nodes compute those that the model does not have."""
 
-    def output(self, by_query: Tensor, call: AttentionCall) -> Tensor:
-        """Return the model's output, which follows from (B, Q, H·D)."""
-        if not self.is_by_head:
+    @property
+    def is_partial(self) -> bool:
+        """Whether the model adds other samples to the result of the call."""
+        return False
+
+    def rearranged(self, by_query: Tensor, call: AttentionCall) -> Tensor:
+        """Return the result in :attr:`output_layout` from (B, Q, H·D)."""
+        if self.output_layout == "by_query":
             return by_query
+        assert self.output_layout == "by_head"  # only detected attentions have the third layout
         e = self.e
         return e.op("Reshape", by_query, e.shape([0, 0, e.lengths(call.value, 2, 3)]))
+
+    def output(self, result: Tensor) -> Tensor:
+        """Return the model's output, which follows from the result in :attr:`output_layout`."""
+        return result

@@ -14,6 +14,7 @@ import onnx
 from onnx import helper
 
 from ..detection.match import Match
+from ..functions.attention_shapes import output_shape
 from ..graph.element_types import elem_type
 from ..graph.expressions import DimLike, Tensor
 from ..graph.first_opsets import (
@@ -346,14 +347,17 @@ class AttentionExpansion:
         return e.sum(product, -1, keepdims=False)
 
     def _output(self, total: Tensor, axis_lengths: AxisLengths) -> Tensor:
-        """Return the output (B, Q, H·D), or (B, Q, H, D) of some packages."""
+        """Return the output, in the layout of the model, from the sum (B·H, D, Q)."""
+        layout = self._source.output_layout
+        if layout == "channels_first":
+            return total
         e = self._e
         batch = axis_lengths.batch
         heads = axis_lengths.heads
         channels = axis_lengths.channels
         queries = axis_lengths.queries
         by_query = e.transpose(self._reshaped(total, [batch, heads * channels, queries]), [0, 2, 1])
-        if not self._source.is_by_head:
+        if layout == "by_query":
             return by_query
         return self._reshaped(by_query, [batch, queries, heads, channels])
 
@@ -363,10 +367,14 @@ class AttentionExpansion:
         require_type(self._match, "value")
         # The batch size is read from the weights: checks whose result nothing reads are dropped.
         batch = e.lengths(call.weights, 0)
-        last_axes = [axis_lengths.heads, axis_lengths.channels]
-        if not self._source.is_by_head:
-            last_axes = [axis_lengths.heads * axis_lengths.channels]
-        return e.expand(e.like(0, call.value), [batch, axis_lengths.queries, *last_axes])
+        shape = output_shape(
+            self._source.output_layout,
+            batch,
+            axis_lengths.queries,
+            axis_lengths.heads,
+            axis_lengths.channels,
+        )
+        return e.expand(e.like(0, call.value), shape)
 
     def _reshaped(self, x: Tensor, lengths: Sequence[DimLike]) -> Tensor:
         """Return ``x`` in a shape whose lengths may be 0."""

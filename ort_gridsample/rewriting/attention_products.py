@@ -22,6 +22,7 @@ from .. import spec
 from ..detection.match import Match
 from ..errors import GridSampleError
 from ..functions import validation
+from ..functions.attention_shapes import output_shape
 from ..graph.expressions import Tensor
 from ..graph.substitutes import MissingOperatorError
 from ..reference.coordinates import PADDING_RULES, Axis
@@ -144,12 +145,17 @@ class AttentionProducts:
         queries = REST if shapes.queries is None else shapes.queries
         attention = reshaped(e, attention, [batches, shapes.heads, queries, shapes.pixels])
         value = e.transpose(self._typed(call.value, "value").astype(compute), (0, 2, 1, 3))
-        by_query = e.transpose(e.op("MatMul", attention, value), (0, 2, 1, 3))
-        output = by_query.astype(value_type)
-        if self._source.is_by_head:
-            return output
-        merged = reshaped(e, output, [SAME, SAME, shapes.heads * shapes.channels])
-        return self._source.output(merged, call)
+        sums = e.op("MatMul", attention, value)  # (B, H, Q, D)
+        layout = self._source.output_layout
+        if layout == "channels_first":
+            output = e.transpose(sums, (0, 1, 3, 2)).astype(value_type)
+            images = REST if shapes.batches is None else shapes.batches * shapes.heads
+            output = reshaped(e, output, [images, shapes.channels, queries])
+        else:
+            output = e.transpose(sums, (0, 2, 1, 3)).astype(value_type)
+            if layout == "by_query":
+                output = reshaped(e, output, [SAME, SAME, shapes.heads * shapes.channels])
+        return self._source.output(output)
 
     def _typed(self, operand: Tensor, argument: str) -> Tensor:
         """Return an operand with the type of the input that it is, if it has none."""
@@ -167,9 +173,13 @@ class AttentionProducts:
             raise GridSampleError(self._match.record.where, "value", found, expected)
         if self._match.detected_attention is not None:
             raise MissingOperatorError("Expand")
-        shape = [shapes.batches, shapes.queries, shapes.heads, shapes.channels]
-        if not self._source.is_by_head:
-            shape[2:] = [shapes.heads * shapes.channels]
+        shape = output_shape(
+            self._source.output_layout,
+            shapes.batches,
+            shapes.queries,
+            shapes.heads,
+            shapes.channels,
+        )
         return self._e.constant(np.zeros(shape), known_type(self._match, "value"))
 
     def _attention(self, call: AttentionCall, shapes: _Shapes, compute: str) -> Tensor:

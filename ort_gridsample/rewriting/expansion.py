@@ -5,6 +5,9 @@ The names of axes are those of :mod:`ort_gridsample.detection.attention.layouts`
 
 from __future__ import annotations
 
+from typing import cast
+
+from ..detection.attention.layouts import OutputLayout
 from ..detection.match import Match
 from ..detection.records import NodeRecord
 from ..errors import GridSampleError
@@ -111,6 +114,10 @@ class _PackageAttention(AttentionSource):
             raise _unknown_points(match)
         self._points = points
         self.e = Expressions(match.record.output, match.opset, runtime, names)
+
+    @property
+    def output_layout(self) -> OutputLayout:
+        return cast(OutputLayout, self._match.record.attributes.get("output_layout", "by_query"))
 
     def call(self) -> AttentionCall:
         match = self._match

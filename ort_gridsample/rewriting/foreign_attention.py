@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import cast
 
+from ..detection.attention.layouts import OutputLayout
 from ..detection.match import Match
 from ..errors import GridSampleError
 from ..graph.expressions import DimLike, Expressions, Tensor
@@ -45,12 +47,15 @@ class ForeignAttention(AttentionSource):
         assert match.foreign_signature is not None
         self.match = match
         self.signature = match.foreign_signature
-        self.is_by_head = self.signature.is_by_head
         self.e = Expressions(match.record.output, match.opset, runtime, names)
         self.values = {
             argument: input_of(match, self.e, argument) for argument in self.signature.inputs
         }
         self._check = check
+
+    @property
+    def output_layout(self) -> OutputLayout:
+        return cast(OutputLayout, self.signature.output_layout)
 
     def call(self) -> AttentionCall:
         if self._check is not None:

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import onnx
 
+from .. import spec
 from ..detection.foreign_attention_checks import are_contiguous
 from ..detection.match import Match
 from ..detection.records import NodeRecord
+from ..dialects.table import ATTENTION
 from ..errors import GridSampleError
 from ..graph.scope import NO_MAKER, Scope, domain_of
 from ..inference.types import TypeAndShape
@@ -132,9 +134,17 @@ def op_record(match: Match) -> NodeRecord:
         levels = TypeAndShape("int64")
         locations = TypeAndShape(_locations_type(inputs))
         cases.append((value, levels, locations, TypeAndShape(value.type)))
-    names = ("value", "levels", "sampling_locations", "attention_weights")
-    values = dict.fromkeys(names, "")
-    return replace(match.record, values=values, cases=list(dict.fromkeys(cases)), constants={})
+    version = spec.newest(ATTENTION)
+    signature = match.foreign_signature
+    assert signature is not None
+    attributes = {**match.record.attributes, "output_layout": signature.output_layout}
+    return replace(
+        match.record,
+        attributes=attributes,
+        values=dict.fromkeys(version.types, ""),
+        cases=list(dict.fromkeys(cases)),
+        constants={},
+    )
 
 
 def _locations_type(inputs: Mapping[str, TypeAndShape]) -> str | None:

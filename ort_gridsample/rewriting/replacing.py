@@ -33,16 +33,18 @@ def insert_replacements(
     for scope in reversed(all_scopes):
         matches = by_scope[id(scope)]
         if matches:
-            read = _replace_in_scope(scope, {match: replacements[match] for match in matches})
-            constants += constants_among(scope, read)
+            constants += _replace_in_scope(scope, {match: replacements[match] for match in matches})
     drop_unread_constants(constants)
 
 
-def _replace_in_scope(scope: Scope, replacements: Mapping[Match, Replacement]) -> set[str]:
+def _replace_in_scope(
+    scope: Scope, replacements: Mapping[Match, Replacement]
+) -> list[tuple[Scope, str]]:
     """Like :func:`insert_replacements`, but for the matches in one scope, and without constants.
 
     Returns:
-        The values that the nodes read that are not in the scope any more.
+        The constants that the nodes read that are not in the scope any more, with the scopes that
+        define them.
     """
     new_nodes = dict[int, list[onnx.NodeProto]]()
     helpers_after = set[int]()
@@ -57,13 +59,14 @@ def _replace_in_scope(scope: Scope, replacements: Mapping[Match, Replacement]) -
     replaced = {*new_nodes, *helpers_after}
     dropped = helpers_after | unread_nodes(UseDef(scope), replaced, read, superseded)
     read_before = {name for index in {*dropped, *new_nodes} for name in scope.inputs[index] if name}
+    constants = [*constants_among(scope, read_before - read)]
     scope.replace_nodes({**dict.fromkeys(dropped, ()), **new_nodes})
     _add_value_info(
         scope, [value for replacement in replacements.values() for value in replacement.value_info]
     )
     for replacement in replacements.values():
         _add_attribute_defaults(scope.function, replacement.attribute_defaults)
-    return read_before - read
+    return constants
 
 
 def _add_value_info(scope: Scope, value_info: Collection[onnx.ValueInfoProto]) -> None:

@@ -7,7 +7,7 @@ from typing import SupportsIndex
 
 from .. import settings
 from ..errors import GridSampleError
-from .cpus import available_cpus
+from .cpus import available_cpus, recently_available_cpus
 
 
 def get_num_threads() -> int:
@@ -59,13 +59,12 @@ def set_num_threads(num_threads: SupportsIndex | None) -> None:
     settings.NUM_THREADS.set(index(num_threads))
 
 
-def resolve_num_threads(num_threads: SupportsIndex | None, is_worthwhile: bool = True) -> int:
+def resolve_num_threads(num_threads: SupportsIndex | None) -> int:
     """Return the number of threads of a call.
 
     Args:
         num_threads: the argument of the call; None selects the default.
-        is_worthwhile: whether the work is large enough for several threads; else the default is 1.
     """
     if num_threads is not None:
         return index(num_threads)
-    return get_num_threads() if is_worthwhile else 1
+    return settings.NUM_THREADS.get() or recently_available_cpus()

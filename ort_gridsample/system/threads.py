@@ -188,18 +188,24 @@ def _call_on_other_cpu(work: Callable[[], None], cpu: int, start: int) -> None:
     ``start`` is the time of :func:`submit`.
 
     Linux often wakes a thread on the processor of its waker, and leaves both there for some
-    milliseconds.
+    milliseconds. If other programs use all processors, it also moves the thread back there, where a
+    helper that spins never runs at the same time as its caller.
     """
-    if _current_cpu is not None and _current_cpu() == cpu:
+    allowed_cpus: set[int] = set()
+    if _current_cpu is not None:
         with suppress(OSError):
             allowed_cpus = os.sched_getaffinity(0)
             other_cpus = allowed_cpus - {cpu}
             if other_cpus:
                 os.sched_setaffinity(0, other_cpus)  # moves the thread
-                os.sched_setaffinity(0, allowed_cpus)
     now = time.perf_counter_ns()
     wake_up_time.add(now - start, now)
-    work()
+    try:
+        work()
+    finally:
+        if len(allowed_cpus) > 1:
+            with suppress(OSError):
+                os.sched_setaffinity(0, allowed_cpus)
 
 
 @after_fork

@@ -10,11 +10,12 @@ import onnx
 import pytest
 
 import ort_gridsample as ogs
-from benchmarks import backends, installation, report, run, suite
+from benchmarks import backends, installation, networks, report, run, suite
 from benchmarks.__main__ import main
 from benchmarks.backends import BACKENDS, NATIVE, Backend
 from benchmarks.suite import Case, grid_sample_case
 from ort_gridsample.cli.timing import Timing
+from ort_gridsample.kernels.structs import CACHE_LINE
 
 TINY = grid_sample_case((1, 2, 6, 7), (4, 5), "linear")
 #: A case that onnxruntime's own kernel does not support.
@@ -35,6 +36,14 @@ def test_list_option_prints_the_names_of_all_cases(capsys: pytest.CaptureFixture
     assert main(["--list"]) == 0
     names = [case.name for case in (TINY, UNSUPPORTED, *suite.network_cases())]
     assert capsys.readouterr().out.splitlines() == [*names, report.TINY_CALL]
+
+
+@pytest.mark.parametrize("type_", ["float32", "float16"])
+def test_attention_case_begins_its_feeds_with_cache_lines(type_: str) -> None:
+    shapes = networks.Attention(5, ((4, 3),), heads=2, channels=3, points=(2,))
+    feeds = suite.attention_case("small", shapes, type_).feeds()
+    assert {array.ctypes.data % CACHE_LINE for array in feeds.values()} == {0}
+    assert {name: array.shape for name, array in feeds.items()} == shapes.shapes
 
 
 @pytest.mark.parametrize("case", [TINY, UNSUPPORTED, suite.affine_grid_case(2, (3, 4))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from pathlib import Path
@@ -9,15 +10,19 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import ort_gridsample as ogs
+from ort_gridsample.functions.attention import attend
+from ort_gridsample.spec import OUTPUT_LAYOUTS
 from support import faults, oracle
 from support.attention_forms import (
     BEVFORMER,
+    COMPILED,
     EXPORTED_FORMS,
     FORMS,
     LEVELS_OF_ANY_RANK,
@@ -36,6 +41,7 @@ from support.attention_models import (
     assert_attention_close,
     form,
     form_feeds,
+    op_model,
     operands,
     session_for,
 )
@@ -44,6 +50,7 @@ from support.compare import refusal
 from support.fused_models import assert_saved_model_can_be_read, needs_compiled_ops
 from support.graphs import all_nodes
 from support.models import parsed
+from support.oracle_evaluator import in_layout
 from support.paths import (
     HAS_COMPILED_OPS,
     HAS_PYTHON_OPS,
@@ -88,7 +95,8 @@ LIMITS = [
     ),
     Limit(
         ("evaluator",),
-        rf"{OWN}|{MMCV}|{MICROSOFT}|{_BEV}|half|mmcv|in a function of different|.*behind a Softmax",
+        rf"{OWN}|{COMPILED}|{MMCV}|{MICROSOFT}|{_BEV}|half|mmcv|in a function of different"
+        "|.*behind a Softmax",
         "reference_ops has the plugin of TensorRT only",
         "unknown|No registered schema",
     ),
@@ -170,6 +178,9 @@ SAMPLE = {
     f"{OWN}, dynamic, opset 12, first level without pixels",
     f"{OWN}, merged axes, unknown ranks",
     f"{OWN}, aligned",
+    *(name for name in NODES if name.startswith(COMPILED)),
+    "output by head",
+    "output of separate heads",
 }
 
 
@@ -200,10 +211,11 @@ CELLS += MATRIX.sample_cells(
 PROVIDER_FUSES = (
     r"(stacked|concatenated|single|volumes)/\w+-\w+(, other lengths)?$"
     "|function|branches|grids of float|computed lengths of an image|as exporters write it"
+    "|output (by head|of separate heads)|.*ReduceSum is an output"
 )
 #: Forms of which the provider fuses none: another node reads a value inside, or a fed length may
 #: make the model fail.
-PROVIDER_LEAVES = r".*(GridSample|Concat|ReduceSum) is an output|fed (batches|channels) of an image"
+PROVIDER_LEAVES = r".*(GridSample|Concat) is an output|fed (batches|channels) of an image"
 #: Sessions whose ops are one for each attention.
 FUSING_WAYS = ("python", "compiled")
 #: Releases since 1.25 have fused nodes in bodies.
@@ -286,6 +298,95 @@ def test_function_is_the_oracle(
         with core_set_to(core):
             Y = called(levels, align, *arrays, num_threads=2)
         assert_attention_close(Y, expected_of(levels, align, *arrays), kind, locations)
+
+
+#: B, Q, H and D.
+SIZES_OF_OUTPUTS = [
+    (1, 1, 1, 1),
+    (1, 17, 2, 7),
+    (3, 5, 3, 4),
+    (2, 33, 8, 16),
+    (1, 260, 1, 5),
+    (2, 0, 3, 4),
+]
+
+
+@pytest.mark.parametrize("layout", OUTPUT_LAYOUTS)
+@pytest.mark.parametrize(("kind", "locations"), LOCATION_TYPES)
+def test_output_in_any_layout_is_the_default_rearranged(
+    kind: str, locations: str, layout: str
+) -> None:
+    """Also of more queries than are transposed at once, and of tiles of all sizes."""
+    levels = EQUAL_POINTS["planes"]
+    one_point = levels[:1] - [1, 0, 0]
+    has_feeds = "bfloat16" not in (kind, locations)  # onnxruntime takes no arrays of bfloat16
+    for (n, q, h, d), rows in itertools.product(SIZES_OF_OUTPUTS, (levels, one_point)):
+        value, at, by = operands(rows, kind, locations, n=n, q=q, h=h, d=d)
+        feeds = {"value": value, "levels": rows, "at": at, "by": by}
+        default = called(rows, False, value, at, by).reshape(n, q, h, d)
+        outputs = []
+        for core in INSTALLED_CORES:
+            with core_set_to(core):
+                arguments = {"where": "attend", "num_threads": 2, "output_layout": layout}
+                outputs.append(attend(value, rows, at, by, False, **arguments))
+        if HAS_COMPILED_OPS and has_feeds:
+            outputs += session_for(kind, locations, False, layout).run(None, feeds)
+            np.testing.assert_array_equal(outputs[-1], in_layout(default, layout))
+        for Y in outputs:
+            expected = in_layout(default, layout)
+            assert Y.shape == expected.shape
+            assert_attention_close(Y, expected.astype(np.float64), kind, locations)
+
+
+@pytest.mark.parametrize("layout", OUTPUT_LAYOUTS)
+@pytest.mark.parametrize("n", [2, "N"])
+@needs_compiled_ops
+def test_inferred_shape_of_an_output_in_any_layout_is_that_of_a_run(
+    n: int | str, layout: str
+) -> None:
+    """The number B·H of an unknown B has no name, and so the shape is not inferred."""
+    value, at, by = operands(EQUAL_POINTS["planes"], n=2, q=5, h=3, d=4)
+    model = op_model("float32", "float32", False, layout)
+    for info, array in zip(model.graph.input, (value, EQUAL_POINTS["planes"], at, by), strict=True):
+        for axis, length in enumerate(array.shape):
+            dim = info.type.tensor_type.shape.dim.add()
+            if axis == 0 and info.name != "levels" and isinstance(n, str):
+                dim.dim_param = n
+            else:
+                dim.dim_value = length
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), ogs.register(quiet_options()))
+    feeds = {"value": value, "levels": EQUAL_POINTS["planes"], "at": at, "by": by}
+    (Y,) = session.run(None, feeds)
+    inferred = session.get_outputs()[0].shape
+    if layout == "channels_first" and n == "N":
+        assert len(inferred) in (0, 3)
+        assert not any(isinstance(length, int) for length in inferred)
+    else:
+        assert inferred == [n if length == 2 else length for length in Y.shape]
+
+
+@every_core
+def test_function_of_an_unknown_output_layout_is_refused(core: str) -> None:
+    levels = EQUAL_POINTS["planes"]
+    with core_set_to(core):
+        error = refusal(
+            attend,
+            *(operands(levels)[0], levels, *operands(levels)[1:], False),
+            where="attend",
+            num_threads=1,
+            output_layout="by_channel",
+        )
+    assert error.argument == "output_layout"
+    assert error.found == "'by_channel'"
+    assert error.expected == "'by_query', 'by_head' or 'channels_first'"
+
+
+@needs_compiled_ops
+def test_compiled_op_of_an_unknown_output_layout_is_refused_with_the_words() -> None:
+    model = op_model("float32", "float32", False, "by_channel").SerializeToString()
+    with pytest.raises(Exception, match="output_layout is 'by_channel', expected 'by_query', "):
+        onnxruntime.InferenceSession(model, ogs.register(quiet_options()))
 
 
 @every_core
@@ -412,6 +513,7 @@ IN_PLACE = {
     "another scale": "value weights Y",
     "computed weights": "value locations Y",
     "output by head": "value locations weights",
+    "output of separate heads": "value locations weights Y",
     "coordinates before points and levels": "value weights Y",
     "weights of one query": "value locations weights Y",
     "computed grid": "value weights Y",

@@ -38,7 +38,8 @@ class Difference(NamedTuple):
     """What only one of the two fuses, and why.
 
     Attributes:
-        session: the values that only the session fuses the computation of.
+        session: the GridSamples that only the session fuses, as
+            :data:`support.fusion_lists.Fused` has them.
         provider: those of the provider.
         reason: why.
         logged: a part of the provider's line in the log, for nodes that it does not fuse.
@@ -50,14 +51,9 @@ class Difference(NamedTuple):
     logged: str = ""
 
 
-_LAYOUT = "no value of the graph is the output (B, Q, H·D)"
-_SUMMED_LAYERS = (
-    "onnxruntime's transpose optimizer adds the layers before it transposes them, and the provider "
-    "writes the output (B, Q, H·D) only"
-)
-_RESHAPED_OUTPUT = (
-    "onnxruntime's transpose optimizer exchanges the last Transpose and Reshape, and the provider "
-    "writes the output (B, Q, H·D) only"
+_SHARED_IMAGES = (
+    "the layers of its decoder share the images of all levels, and onnxruntime passes a fused node "
+    "only the values that the replaced nodes read, which are the images and not their source"
 )
 #: The name of a model -> how its lists differ. All other models have equal lists.
 DIFFERENCES = {
@@ -71,28 +67,18 @@ DIFFERENCES = {
         reason="onnxruntime joins equal computations: two GridSamples then read one grid",
         logged="other nodes read its grid '/Concat_12_output_0'",
     ),
-    "fusion/dfine/static-torchscript": Difference(
-        session=["/Transpose_3_output_0", "/Transpose_6_output_0"],
-        reason=_SUMMED_LAYERS,
-        logged=_LAYOUT,
-    ),
-    "fusion/dfine/static-dynamo": Difference(
-        session=["permute_3", "permute_6"], reason=_SUMMED_LAYERS, logged=_LAYOUT
-    ),
-    "fusion/dfine/batch-torchscript": Difference(
-        session=["/Transpose_3_output_0", "/Transpose_6_output_0"],
-        reason=_SUMMED_LAYERS,
-        logged=_LAYOUT,
-    ),
-    "fusion/dfine/batch-dynamo": Difference(
-        session=["permute_3", "permute_6"], reason=_SUMMED_LAYERS, logged=_LAYOUT
-    ),
-    "fusion/dcnv3/static-torchscript": Difference(
-        session=["/Transpose_4_output_0"], reason=_RESHAPED_OUTPUT, logged=_LAYOUT
-    ),
-    "fusion/dcnv3/static-dynamo": Difference(
-        session=["transpose_3"], reason=_RESHAPED_OUTPUT, logged=_LAYOUT
-    ),
+    **{
+        f"fusion/dfine/{size}-{exporter}": Difference(
+            session=samples,
+            reason=_SHARED_IMAGES,
+            logged="the fused node would read 'a', and onnxruntime passes only what",
+        )
+        for size in ("static", "batch")
+        for exporter, samples in {
+            "torchscript": ["/GridSample_1_output_0", "/GridSample_3_output_0"],
+            "dynamo": ["grid_sampler", "grid_sampler_3"],
+        }.items()
+    },
 }
 
 

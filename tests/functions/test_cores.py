@@ -518,16 +518,26 @@ for mode in ("nearest", "linear", "cubic"):
     assert run_script(script, {**os.environ, **environment}) == ["105.0"] * 3
 
 
+#: Processors, and features without which this machine cannot run the kernels for them. They are
+#: compiled for this machine, with the constants that are chosen for the other one.
+OTHER_PROCESSORS = [
+    *((target.processor, features, features) for features in OTHER_FEATURES),
+    ("aarch64", (), ("fma", "f16c") if target.processor == "x86_64" else ()),
+]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("features", OTHER_FEATURES, ids=["scalar", "avx2", "avx512"])
+@pytest.mark.parametrize(
+    ("processor", "features", "needed"), OTHER_PROCESSORS, ids=["scalar", "avx2", "avx512", "arm"]
+)
 def test_kernels_of_other_processors_agree_with_numpy_core(
-    features: tuple[str, ...], tmp_path: Path
+    processor: str, features: tuple[str, ...], needed: tuple[str, ...], tmp_path: Path
 ) -> None:
     script = f"""
 import itertools, numpy as np
 from ort_gridsample.kernels import target
-target.choose(target.system, target.processor, {features})
+target.choose(target.system, {processor!r}, {features})
 import ort_gridsample as ogs
 rng = np.random.default_rng(0)
 tolerances = {{"float32": 1e-5, "float64": 1e-14, "float16": 2e-3, "int16": 0}}
@@ -546,6 +556,36 @@ for X_type, mode, padding, r in itertools.product(tolerances, modes, paddings, (
         tolerance = tolerances[X_type]
         np.testing.assert_allclose(*outputs, rtol=tolerance, atol=100 * tolerance or 1)
 """
-    if features and not target.has(*features):
+    if needed and not target.has(*needed):
         pytest.skip("this processor does not have these features")
     assert run_script(script, {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_kernels_of_arm_have_the_bits_of_those_of_x86_64(tmp_path: Path) -> None:
+    """With vectors of another size, and another way to skip taps of packed channels.
+
+    X has a pixel of each kind of which the product with a weight of 0 is not 0, and of which the
+    sum with 0 may be another number: -0 and denormal ones.
+    """
+    choose = "from ort_gridsample.kernels import target; target.choose(target.system, {!r}, {!r})"
+    script = """
+import itertools, numpy as np, ort_gridsample as ogs
+ogs.set_core("jit")
+rng = np.random.default_rng(0)
+for mode, padding, channels in itertools.product(("linear", "cubic"), ("zeros", "border"), (3, 37)):
+    X = 100 * rng.normal(size=(1, channels, 9, 9))
+    special = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-40, -1e-45])
+    X.reshape(-1)[rng.permutation(X.size)[:60]] = np.repeat(special, 10)
+    grid = rng.uniform(-1.3, 1.3, (1, 70, 5, 2)).astype(np.float32)
+    Y = ogs.grid_sample(X.astype(np.float32), grid, mode=mode, padding_mode=padding)
+    print(np.where(np.isnan(Y), np.float32(np.nan), Y).tobytes().hex())
+"""
+    features = ["avx2", "fma", "f16c"]
+    if target.processor != "x86_64" or not target.has(*features):
+        pytest.skip("this processor does not have these features")
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    expected = run_script(choose.format("x86_64", features) + script, environment)
+    assert len(expected) == 8
+    assert run_script(choose.format("aarch64", ()) + script, environment) == expected

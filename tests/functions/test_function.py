@@ -178,6 +178,17 @@ def test_output_of_grid_sample_is_a_new_writable_array(case: Case) -> None:
     assert not np.shares_memory(Y, case.X)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "complex128"])
+@pytest.mark.parametrize("side", [128, 131])
+def test_large_output_begins_at_a_cache_line(dtype: str, side: int) -> None:
+    """Vectors that cross cache lines take longer to store."""
+    X = np.ones((1, 16, 4, 4), dtype)
+    kept = [ogs.grid_sample(X, np.zeros((1, 128, side, 2), np.float32)) for _ in range(4)]
+    for Y in kept:
+        assert Y.ctypes.data % 64 == 0
+        assert (Y == 1).all()
+
+
 STRINGS = [
     np.dtype("U8"),
     *([np.dtypes.StringDType()] if hasattr(np.dtypes, "StringDType") else []),

@@ -148,6 +148,34 @@ def test_replacing_a_node_with_graphs_gives_its_new_position_their_scopes() -> N
     assert main.readers["outer"] == {4, 5}
 
 
+@pytest.mark.parametrize("new_types", [(), ("Neg",), ("Neg", "Abs", "Exp")])
+def test_replacing_a_node_reads_no_other_node_again(new_types: tuple[str, ...]) -> None:
+    """Opening a model replaces a few of its thousands of nodes."""
+    nodes = "".join(f"v{i + 1} = Relu (v{i}) " for i in range(1000))
+    (scope,) = scopes_of(parsed(f"g (float[2] v0) => (float[2] v1000) {{ {nodes} }}"))
+    read_before = [*zip(scope.op_types, scope.inputs, scope.outputs, strict=True)]
+    new_nodes = [helper.make_node(op_type, ["v500"], ["v501"]) for op_type in new_types]
+    scope.replace_nodes({500: new_nodes})
+    read_after = [*zip(scope.op_types, scope.inputs, scope.outputs, strict=True)]
+    container = [(node.op_type, (*node.input,), (*node.output,)) for node in scope.container.node]
+    assert read_after == container
+    kept = [*read_after[:500], *read_after[500 + len(new_nodes) :]]
+    for before, after in zip([*read_before[:500], *read_before[501:]], kept, strict=True):
+        assert before[1] is after[1]
+        assert before[2] is after[2]
+
+
+def test_indices_of_operators_are_those_after_a_replacement() -> None:
+    nodes = "a = Relu (x) b = other.Relu (a) c = Neg (b) y = Relu (c)"
+    (scope,) = scopes_of(parsed(f"g (float[2] x) => (float[2] y) {{ {nodes} }}"))
+    assert scope.indices_of(("Neg", "Relu")) == [0, 1, 2, 3]
+    assert scope.indices_of(("Relu",)) == [0, 1, 3]
+    assert scope.indices_of(("Abs",)) == []
+    scope.replace_nodes({0: [helper.make_node("Abs", ["x"], ["a"])], 1: []})
+    assert scope.indices_of(("Neg", "Relu")) == [1, 2]
+    assert scope.indices_of(("Abs",)) == [0]
+
+
 def test_replacing_a_node_of_a_body_updates_the_readers_around_it() -> None:
     main, branch = main_and_body()
     (index,) = main.bodies

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from unittest.mock import Mock
 
@@ -15,10 +15,11 @@ from onnx import TensorProto, helper, numpy_helper, parser, shape_inference
 
 import ort_gridsample as ogs
 from ort_gridsample.detection.find import records_of
-from ort_gridsample.graph.scope import scopes_of
+from ort_gridsample.graph.scope import scopes_of, with_bodies
 from ort_gridsample.inference import backward_slice
 from ort_gridsample.inference import types as inference
 from ort_gridsample.inference.backward_slice import BackwardSlice
+from ort_gridsample.inference.instances import InstanceNode
 from ort_gridsample.inference.light_attributes import SMALL_BYTES, constant_type
 from ort_gridsample.inference.types import Inference, TypeAndShape, value_of
 from ort_gridsample.patching import TargetName
@@ -489,6 +490,63 @@ def test_backward_slice_has_only_nodes_that_lead_to_a_sample() -> None:
     model.graph.node[1].input[0] = "Y0"
     model.graph.node.append(model.graph.node.pop(1))
     assert kinds() == ["Relu", "Neg", "Max", "GridSample"]
+
+
+def test_session_infers_no_values_that_lead_to_no_sample(given: list[onnx.ModelProto]) -> None:
+    unrelated = "".join(f"v{i + 1} = Sigmoid (v{i}) " for i in range(1000))
+    ogs.InferenceSession(
+        parsed(f"""g (float[1,2,5,6] X, float[1,3,3,2] G, float[N] v0)
+            => (float[a,b,c,d] Y, float[N] v1000) {{
+            R = Relu (X) Y = GridSample (R, G) {unrelated} }}""")
+    )
+    assert {node.op_type for proto in given for node in proto.graph.node} == {"Relu", "GridSample"}
+    assert max(len(proto.functions) for proto in given) == 1
+
+
+def test_backward_slice_shares_nodes_that_need_no_other_form(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of the other nodes takes as long as several that are shared."""
+    visited = []
+
+    def slice_node(self: BackwardSlice, node: InstanceNode) -> Sequence[onnx.NodeProto]:
+        visited.append(node.proto.op_type)
+        return original(self, node)
+
+    original = BackwardSlice._slice_node
+    monkeypatch.setattr(BackwardSlice, "_slice_node", slice_node)
+    chain = "".join(f"v{i + 1} = Sigmoid (v{i}) " for i in range(1000))
+    model = parsed(f"""g (float[1,2,5,6] v0, float[1,3,3,2] G) => (float[a,b,c,d] Y) {{
+        {chain} C = Cast <to = 1> (v1000) Y = GridSample (C, G) }}""")
+    slice_nodes = BackwardSlice(model, scopes_of(model)).model.graph.node
+    assert [node.op_type for node in slice_nodes].count("Sigmoid") == 1000
+    assert visited == ["Cast"]
+
+
+@pytest.mark.parametrize("place", ["main graph", "branches"])
+def test_inference_gets_no_long_descriptions_of_nodes(
+    place: str, given: list[onnx.ModelProto]
+) -> None:
+    """PyTorch's exporter writes a stack trace for each node."""
+    nodes = "R = Relu (X) Y = GridSample (R, G)"
+    if place == "branches":
+        branches = [
+            f"b () => (float[a,b,c,d] Y{i}) {{ R{i} = Relu (X) Y{i} = GridSample (R{i}, G) }}"
+            for i in range(2)
+        ]
+        nodes = f"Z = If (c) <then_branch = {branches[0]}, else_branch = {branches[1]}>"
+    output = "Z" if place == "branches" else "Y"
+    model = parsed(f"""g (float[1,2,5,6] X, float[1,3,3,2] G, bool c)
+        => (float[a,b,c,d] {output}) {{ {nodes} }}""")
+    for graph in with_bodies(model.graph):
+        for node in graph.node:
+            node.doc_string = "described " * 100
+            node.metadata_props.add(key="stack trace", value="described " * 100)
+    records = ogs.inspect_model(model)
+    assert [record.inputs["X"][0].shape for record in records] == [(1, 2, 5, 6)] * len(records)
+    assert given
+    assert not any(b"described" in proto.SerializeToString() for proto in given)
+    assert b"described" in ogs.patch_model(model, target="primitives").SerializeToString()
 
 
 def test_backward_slice_leaves_out_node_that_omits_an_output() -> None:

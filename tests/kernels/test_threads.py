@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import os
 import re
 import threading
 import time
@@ -72,6 +73,22 @@ class TestWakeUpTime:
         assert called.wait(60)
         ((nanoseconds, now),) = added
         assert 0 < nanoseconds <= now - before
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="threads cannot be moved here",
+)
+def test_submitted_work_stays_off_the_processor_of_its_caller(monkeypatch):
+    """The thread of the pool may use all processors again afterwards."""
+    allowed = os.sched_getaffinity(0)
+    monkeypatch.setattr(threads, "_pool", threads._Pool())
+    for cpu in sorted(allowed)[:2]:
+        monkeypatch.setattr(threads, "_current_cpu", lambda cpu=cpu: cpu)
+        used: list[set[int]] = []
+        threads.submit(lambda used=used: used.append(os.sched_getaffinity(0)), 1)
+        wait_until(lambda used=used: len(used) == 1)
+        assert used == [allowed - {cpu}]
 
 
 class TestNumThreads:
@@ -160,6 +177,38 @@ class TestNumThreads:
             call_function()
             # A small call runs in a single C function.
             assert max(thread_counts, default=1) == max_threads
+
+    def test_small_call_uses_several_threads_of_the_default(self, monkeypatch):
+        """One channel of 128 by 128 is worth a helper that spins, smaller calls are not."""
+        resolved = []
+        original = jit_core.resolve_num_threads
+
+        def resolve(num_threads):
+            resolved.append(num_threads)
+            return original(num_threads)
+
+        monkeypatch.setattr(jit_core, "resolve_num_threads", resolve)
+        ogs.set_core("jit")
+        for side, expected in ((32, []), (128, [None])):
+            resolved.clear()
+            ogs.grid_sample(
+                np.zeros((1, 1, 128, 128), np.float32),
+                np.zeros((1, side, side, 2), np.float32),
+                "nearest",
+            )
+            assert resolved == expected
+
+    def test_environment_that_is_another_mapping_is_read(self, monkeypatch):
+        monkeypatch.setattr("os.environ", {settings.NUM_THREADS.variable: "7"})
+        assert ogs.get_num_threads() == 7
+
+    def test_processors_of_a_call_are_at_most_10_ms_old(self, monkeypatch):
+        monkeypatch.setattr(cpus, "available_cpus", lambda: 5)
+        wait_until(lambda: cpus.recently_available_cpus() == 5)
+        monkeypatch.setattr(cpus, "available_cpus", lambda: 6)
+        start = time.monotonic_ns()
+        wait_until(lambda: cpus.recently_available_cpus() == 6)
+        assert time.monotonic_ns() - start < 10**9
 
 
 class TestForEach:
@@ -315,6 +364,47 @@ class TestHelpers:
         monkeypatch.setattr(jit_core, "MAX_PAUSE_OF_LOOP", 1 << 62)
         assert jit_core._work_per_helper() == jit_core.WORK_PER_HELPER
 
+    def test_small_call_with_a_spinning_helper_is_a_single_call_of_compiled_code(
+        self, runs, cheap, monkeypatch
+    ):
+        """The helper works on it, and no thread is started."""
+        monkeypatch.setattr(jit_core, "submit", Mock())
+        task_numbers = []
+        original_run = jit_core._run
+
+        def run(functions, launch, *arguments):
+            original_run(functions, launch, *arguments)
+            task_numbers.append(launch.task.number)
+
+        monkeypatch.setattr(jit_core, "_run", run)
+        functions = jit_core._sampling_functions("float32", "float32", "linear", "zeros", False)
+        helper = threading.Thread(
+            target=lambda: [functions.helper_loop(*jit_core._slots_arguments) for _ in range(1000)]
+        )
+        helper.start()
+
+        def has_helped() -> bool:
+            runs.clear()
+            self.sample()
+            return not runs and task_numbers[-1] == 2
+
+        wait_until(has_helped)
+        helper.join()
+
+    def test_start_of_helpers_is_not_repeated_while_their_threads_start(self, monkeypatch):
+        submitted = []
+        monkeypatch.setattr(jit_core, "submit", lambda *arguments: submitted.append(arguments))
+        monkeypatch.setattr(jit_core, "MAX_TIME_OF_START", 1 << 61)
+        monkeypatch.setattr(jit_core, "_start_time", -(1 << 61))
+        assert jit_core._startable_helpers(1 << 40) > 0
+        functions = jit_core._sampling_functions("float32", "float32", "linear", "zeros", False)
+        jit_core._start_helpers(functions, 2)
+        ((work, count),) = submitted
+        assert count == 2
+        assert jit_core._startable_helpers(1 << 40) == 0
+        work()  # in a thread that has started
+        assert jit_core._startable_helpers(1 << 40) > 0
+
     def test_interrupted_call_waits_for_its_helpers(self, runs, cheap, monkeypatch):
         """Helpers write to memory of the call."""
         original = jit_core._sampling_functions
@@ -333,11 +423,13 @@ class TestHelpers:
         monkeypatch.setattr(jit_core, "_sampling_functions", interrupted)
         # Bypass the cache, whose entries have the original functions.
         monkeypatch.setattr(jit_core, "_prepared_call", jit_core._prepared_call.__wrapped__)
-        Y = np.empty((1, 4, 90000), np.float32)
+        # A smaller call is a single call of compiled code if a helper spins.
+        Y = np.empty((1, 4, 360_000), np.float32)
+        grid = np.zeros((1, 360_000, 2), np.float32)
         plan = plan_for(self.X.dtype, "linear", "zeros", False)
         for _ in range(5):
             with pytest.raises(KeyboardInterrupt):
-                jit_core.grid_sample(self.X, self.grid.reshape(1, -1, 2), Y, plan, 3)
+                jit_core.grid_sample(self.X, grid, Y, plan, 3)
             assert runs[-1].task.active_helpers == 0
             before = Y.copy()
             time.sleep(0.01)

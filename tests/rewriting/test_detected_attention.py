@@ -15,6 +15,7 @@ from ort_gridsample.detection.match import Match
 from ort_gridsample.dialects.table import ATTENTION
 from ort_gridsample.graph.new_names import Names
 from ort_gridsample.graph.scope import scopes_of
+from ort_gridsample.rewriting.targets.attention import CompiledAttentionTarget
 from ort_gridsample.rewriting.targets.detected_attention import DetectedAttention
 from support.attention_forms import form_of
 from support.exported_models import EXPORTED_FOLDER
@@ -56,3 +57,25 @@ def test_attention_of_a_patched_file_is_fused_with_the_nodes_behind_its_guard(na
         names.append([record.name for record in records if record.operator == ATTENTION])
     assert len(names[0]) == 1
     assert names[1] == names[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["as exporters write it", "output by head", "output of separate heads", "one level"]
+)
+def test_compiled_op_of_a_detected_attention_writes_the_output_itself(name: str) -> None:
+    model = form_of(name).model
+    (match,) = attentions_of(model)
+    nodes = CompiledAttentionTarget().replacement_for(match, Names(model)).nodes
+    assert nodes[-1].op_type == ATTENTION
+    assert list(nodes[-1].output) == [match.record.output]
+
+
+def test_compiled_op_of_a_partial_sum_is_followed_by_one_add() -> None:
+    """The other level is sampled in mode nearest, and so it is added."""
+    model = form_of("concatenated/static-torchscript, nearest level").model
+    (match,) = attentions_of(model)
+    nodes = CompiledAttentionTarget().replacement_for(match, Names(model)).nodes
+    (op,) = (node for node in nodes if node.op_type == ATTENTION)
+    readers = [node for node in nodes if op.output[0] in node.input]
+    assert [node.op_type for node in readers] == ["Add"]
+    assert list(readers[0].output) == [match.record.output]

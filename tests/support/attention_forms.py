@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper, parser
 
+from ort_gridsample.spec import OUTPUT_LAYOUTS
 from support.attention_models import FORMS as EXPORTED
 from support.attention_models import Arrays, form, form_feeds, operands
 from support.cases import dtype_of
@@ -24,6 +25,7 @@ from support.provider_nodes import in_both_branches
 MMCV = "mmdeploy.MMCVMultiScaleDeformableAttention"
 MICROSOFT = "com.microsoft.MultiScaleDeformableAttention"
 OWN = "ort_gridsample.DeformableAttention"
+COMPILED = "ort_gridsample.compiled.DeformableAttention"
 BEVFORMER = ("MultiScaleDeformableAttnTRT", "bev.MultiScaleDeformableAttnTRT2")
 #: The nodes of other packages.
 FOREIGN = (TENSORRT, f"trt.plugins.{TENSORRT}", MMCV, MICROSOFT, *BEVFORMER)
@@ -254,6 +256,10 @@ CHANGES: dict[str, dict[str, str]] = {
 }
 _ONE_QUERY = {"weights": LINES["weights"].replace("W_shape", "W_shape_one_query")}
 _BY_HEAD = {"out": "wide = Reshape (total, wide_shape) Y = Identity (wide)"}
+_SEPARATE_HEADS = {
+    "out": "h = Constant <value_ints = [2, 2, 4, 3]> () separate = Reshape (total, h) "
+    "Y = Transpose <perm = [0, 3, 1, 2]> (separate)"
+}
 _NEAREST = {"samples": LINES["samples"].replace("GridSample", 'GridSample <mode = "nearest">')}
 _MEAN = {"sum": LINES["sum"].replace("ReduceSum", "ReduceMean")}
 #: Outputs besides Y that are operands of the attention, or computed from them.
@@ -680,6 +686,7 @@ def own(
     has_constant_levels: bool = True,
     queries_of_weights: int = 5,
     attributes: str = 'points = "4 4"',
+    op_type: str = OWN,
 ) -> Form:
     """Return a model of this package's node, whose inputs have these shapes and known ranks."""
     node = Node(OWN)
@@ -691,10 +698,11 @@ def own(
     constant = f"<int64[2,3] levels = {{{values}}}>" if has_constant_levels else ""
     levels_input = "" if has_constant_levels else "int64[2,3] levels, "
     model = parser.parse_model(f"""
-        <ir_version: 8, opset_import: ["": 17, "ort_gridsample": 1]>
+        <ir_version: 8, opset_import: ["": 17, "{op_type.rpartition(".")[0]}": 1]>
         g ({levels_input}float[] value, float[] sampling_locations, float[] attention_weights)
         => (float[] Y) {constant}
-        {{ Y = {OWN} <{attributes}> (value, levels, sampling_locations, attention_weights) }}""")
+        {{ Y = {op_type} <{attributes}>
+            (value, levels, sampling_locations, attention_weights) }}""")
     model.graph.node[0].name = "attention"
     for value in model.graph.input:
         tensor = value.type.tensor_type
@@ -708,6 +716,14 @@ def own(
     if not has_constant_levels:
         feeds["levels"] = levels
     return Form(model, feeds, attentions=None)
+
+
+def compiled_without_queries(layout: str) -> Form:
+    """Return a model of a compiled op with this layout of its output, which has no elements."""
+    attributes = f'points = "4 4", output_layout = "{layout}"'
+    form = own(are_ranks_known=True, attributes=attributes, op_type=COMPILED)
+    names = ("sampling_locations", "attention_weights")
+    return changed_feeds(form, **{name: form.feeds[name][:, :0] for name in names})
 
 
 #: The shapes of weights and locations that a node of this package accepts, too.
@@ -812,6 +828,7 @@ VARIANTS: dict[str, Build] = {
     "nearest": partial(variant, _NEAREST, attentions=0),
     "mean": partial(variant, _MEAN, attentions=0),
     "output by head": partial(variant, _BY_HEAD, "float[2, 8, 3] Y"),
+    "output of separate heads": partial(variant, _SEPARATE_HEADS, "float[2, 3, 2, 4] Y"),
     "weights of one query": partial(variant, _ONE_QUERY, queries_of_weights=1),
     **{
         f"{n} are read": partial(variant, None, f"{_OUTPUT}, {v}")
@@ -936,6 +953,19 @@ NODES: dict[str, Build] = {
     },
     f"{OWN}, aligned": partial(own, attributes='points = "4 4", align_corners = 1'),
     f"{OWN}, fed levels": partial(own, has_constant_levels=False),
+    **{
+        f"{COMPILED}, {layout}, {ranks} ranks": partial(
+            own,
+            are_ranks_known=ranks == "known",
+            attributes=f'points = "4 4", output_layout = "{layout}"',
+            op_type=COMPILED,
+        )
+        for layout, ranks in itertools.product(OUTPUT_LAYOUTS, ("known", "unknown"))
+    },
+    **{
+        f"{COMPILED}, {layout}, no queries": partial(compiled_without_queries, layout)
+        for layout in OUTPUT_LAYOUTS
+    },
     **{
         f"{OWN}, weights of one query, {ranks} ranks": partial(
             own,

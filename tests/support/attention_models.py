@@ -90,7 +90,7 @@ def assert_attention_close(
     np.testing.assert_allclose(actual.astype(np.float64), expected, rtol=0, atol=atol)
 
 
-def op_model(kind: str, locations: str, align: bool) -> onnx.ModelProto:
+def op_model(kind: str, locations: str, align: bool, layout: str = "by_query") -> onnx.ModelProto:
     """Return a model of one compiled DeformableAttention, with the types of :func:`operands`."""
     value_type = _ONNX_NAMES.get(kind, kind)
     location_type = _ONNX_NAMES.get(locations, locations)
@@ -99,15 +99,18 @@ def op_model(kind: str, locations: str, align: bool) -> onnx.ModelProto:
         <ir_version: 8, opset_import: ["": 17, "ort_gridsample.compiled": 1]>
         op ({inputs}) => ({value_type}[] Y) {{
             Y = ort_gridsample.compiled.DeformableAttention
-                <align_corners = {int(align)}, points = ""> (value, levels, at, by) }}""")
+                <align_corners = {int(align)}, points = "", output_layout = "{layout}">
+                (value, levels, at, by) }}""")
     model.graph.node[0].name = "attention"
     return model
 
 
 @cache
-def session_for(kind: str, locations: str, align: bool) -> onnxruntime.InferenceSession:
+def session_for(
+    kind: str, locations: str, align: bool, layout: str = "by_query"
+) -> onnxruntime.InferenceSession:
     """Return a session of :func:`op_model`."""
-    model = op_model(kind, locations, align).SerializeToString()
+    model = op_model(kind, locations, align, layout).SerializeToString()
     return onnxruntime.InferenceSession(model, ogs.register(quiet_options()))
 
 

@@ -73,7 +73,15 @@ def _own(node: onnx.NodeProto, attributes: dict, *inputs: Array) -> Array:
     Y = oracle.deformable_attention(
         value, levels, at, by, bool(attributes.get("align_corners"))
     ).astype(value.dtype)
-    return Y.reshape(*Y.shape[:2], math.prod(Y.shape[2:]))
+    return in_layout(Y, attributes.get("output_layout", "by_query"))
+
+
+def in_layout(Y: Array, layout: str) -> Array:
+    """Return an output (B, Q, H, D) in the layout of this name."""
+    n, queries, heads, channels = Y.shape
+    if layout == "channels_first":
+        return Y.transpose(0, 2, 3, 1).reshape(n * heads, channels, queries)
+    return Y if layout == "by_head" else Y.reshape(n, queries, heads * channels)
 
 
 def _located(node: onnx.NodeProto, attributes: dict, *inputs: Array) -> Array:

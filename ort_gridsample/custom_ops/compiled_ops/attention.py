@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
+from ... import spec
 from ...functions import attention_shapes
 from ...functions import error_templates as templates
 from ...functions.error_templates import ErrorTemplate
+from ...functions.validation import format_choices
 from ...kernels.attention import attention_functions
 from ...kernels.compilation import compiles_in
 from ...kernels.halves import stored_dtype_of, widened
@@ -45,6 +47,7 @@ from .c_api import ELEMENT_TYPES
 from .catalog import Fields, OpImplementation
 from .creation import (
     LAST_SENTENCES,
+    choice_attribute,
     close_node,
     create_state,
     destroy,
@@ -74,7 +77,13 @@ from .sentences import (
     no_memory,
     shape_argument,
 )
-from .shape_inference import alloc_shape, inferred_shape, open_inference, set_inferred_shape
+from .shape_inference import (
+    alloc_shape,
+    inferred_choice,
+    inferred_shape,
+    open_inference,
+    set_inferred_shape,
+)
 from .structs import ATTENTION, LEVEL, NODE, OP, OPERANDS, REQUEST
 
 #: A number of pixels that is too large for any value. Larger numbers are reduced to it. The sum of
@@ -134,6 +143,9 @@ _TABLE = SentenceTable(
         ),
         "Y_TOO_LARGE": encode(_Y_TOO_LARGE, "value_shape"),
         "VALUE_BEYOND_LIMITS": encode(_VALUE_BEYOND_LIMITS, "value_shape"),
+        "OUTPUT_LAYOUT_UNKNOWN": encode(
+            templates.OUTPUT_LAYOUT_UNKNOWN, "value", listed=format_choices(spec.OUTPUT_LAYOUTS)
+        ),
         **LAST_SENTENCES,
     }
 )
@@ -152,12 +164,16 @@ SPATIAL_SHAPES_INVALID_INDEX = _TABLE.index("SPATIAL_SHAPES_INVALID")
 LEVEL_STARTS_MISMATCH_INDEX = _TABLE.index("LEVEL_STARTS_MISMATCH")
 LOCATIONS_WITHOUT_LEVELS_INDEX = _TABLE.index("LOCATIONS_WITHOUT_LEVELS")
 IMAGE_AXES_MISMATCH_INDEX = _TABLE.index("IMAGE_AXES_MISMATCH")
+OUTPUT_LAYOUT_UNKNOWN_INDEX = _TABLE.index("OUTPUT_LAYOUT_UNKNOWN")
 WRONG_INTERFACE_INDEX = _TABLE.index("WRONG_INTERFACE")
 MISSING_STATE_INDEX = _TABLE.index("MISSING_STATE")
 
 #: The layouts of weights: as their shape states, (B, Q, H, …) whose points are on one axis after a
 #: merge, and (B·H, 1, Q, P). Weights of one query with one axis of points apply to all queries.
 STATED, BY_QUERY, BY_IMAGE = range(3)
+#: The layouts of Y: their indices in spec.OUTPUT_LAYOUTS, and their names with a blank after each.
+OUTPUT_BY_QUERY, OUTPUT_BY_HEAD, OUTPUT_CHANNELS_FIRST = range(3)
+OUTPUT_LAYOUT_WORDS = "".join(f"{name} " for name in spec.OUTPUT_LAYOUTS)
 
 #: The indices of the operands among a REQUEST's inputs.
 _VALUE = 0
@@ -196,7 +212,7 @@ def states(
         "locations": 2,
         "weights": 3,
         "n_value_axes": 4,
-        "n_output_axes": 3,
+        "output_layout": OUTPUT_BY_QUERY,
         "weights_layout": STATED,
     }
     return ATTENTION, [{"kernel": kernel, "operands": operands}]
@@ -210,35 +226,75 @@ def create(op_address: Address, api: Address, info: Address, out: Address) -> St
     errors_address = open_node(node, op, api, info, prefix, WRONG_INTERFACE_INDEX)
     operands = integers_attribute(node, c_string("operands"))
     levels = integers_attribute(node, c_string("levels"))
+    layout_words = c_string(OUTPUT_LAYOUT_WORDS)
+    output_layout = choice_attribute(
+        node,
+        c_string("output_layout"),
+        layout_words,
+        -1,
+        errors_address,
+        OUTPUT_LAYOUT_UNKNOWN_INDEX,
+    )
     state_address = create_state(node, op, 0, ATTENTION, errors_address, MISSING_STATE_INDEX)
     if state_address != 0 and len(operands) > 0:
         state = record_at(state_address, ATTENTION)
         memcpy(address_of(state.operands), np.int64(operands.ctypes.data), sizeof(OPERANDS))
         state.levels = np.int64(levels.ctypes.data)
         state.n_levels = 8 * len(levels) // sizeof(LEVEL)
+    if state_address != 0 and output_layout >= 0:
+        record_at(state_address, ATTENTION).operands.output_layout = output_layout
     return close_node(node, state_address, out)
 
 
 @compiles_in(1.7)
 def infer(op_address: Address, context: Address) -> int:
-    """InferOutputShapeFn: Y is (B, Q, H·D). An unknown shape is not set."""
+    """InferOutputShapeFn: the shape of Y by its layout. An unknown shape is not set."""
     node = local_record(NODE)
     if open_inference(node, op_address, context):
         value_type, value_shape = inferred_shape(node, 0)
         _, locations_shape = inferred_shape(node, 2)
         has_axes = value_shape.shape[1] == 4 and locations_shape.shape[1] > 1
         if has_axes and value_shape[0, 2] >= 0 and value_shape[0, 3] >= 0:
-            Y_shape = alloc_shape(node, 3)
-            n_rows = 2 if Y_shape.shape[1] > 0 else 0
-            is_n_known = value_shape[0, 0] >= 0
-            for row in range(n_rows):
-                Y_shape[row, 0] = value_shape[row, 0] if is_n_known else locations_shape[row, 0]
-                Y_shape[row, 1] = locations_shape[row, 1]
-                # H·D. The name is that of H: it is empty, as the length is known.
-                Y_shape[row, 2] = value_shape[row, 2] * (value_shape[0, 3] if row == 0 else 1)
-            set_inferred_shape(node, value_type, Y_shape)
+            words = c_string(OUTPUT_LAYOUT_WORDS)
+            layout = inferred_choice(node, c_string("output_layout"), words, OUTPUT_BY_QUERY)
+            Y_shape = alloc_shape(node, 4 if layout == OUTPUT_BY_HEAD else 3)
+            if layout >= 0 and Y_shape.shape[1] > 0:
+                _infer_lengths(layout, value_shape, locations_shape, Y_shape)
+                set_inferred_shape(node, value_type, Y_shape)
     free_blocks(node.blocks)
     return 0
+
+
+@register_jitable
+def _infer_lengths(
+    layout: int, value_shape: ArrayRef, locations_shape: ArrayRef, Y_shape: ArrayRef
+) -> None:
+    """Write the lengths of Y and the names of its axes to ``Y_shape``.
+
+    The arrays are those of :mod:`.shape_inference`. H and D are known. Without a known B, there is
+    no name for B·H.
+    """
+    heads = value_shape[0, 2]
+    channels = value_shape[0, 3]
+    batch_shape = value_shape if value_shape[0, 0] >= 0 else locations_shape
+    batches = batch_shape[0, 0]
+    query_axis = 1
+    for axis in range(Y_shape.shape[1]):
+        Y_shape[1, axis] = value_shape[1, 2]  # an empty name, as H is known
+    if layout == OUTPUT_CHANNELS_FIRST:
+        query_axis = 2
+        Y_shape[0, 0] = batches * heads if batches >= 0 else -1
+        Y_shape[0, 1] = channels
+    else:
+        Y_shape[0, 0] = batches
+        Y_shape[1, 0] = batch_shape[1, 0]
+        if layout == OUTPUT_BY_HEAD:
+            Y_shape[0, 2] = heads
+            Y_shape[0, 3] = channels
+        else:
+            Y_shape[0, 2] = heads * channels
+    Y_shape[0, query_axis] = locations_shape[0, 1]
+    Y_shape[1, query_axis] = locations_shape[1, 1]
 
 
 def compute(state_address: Address, context: Address) -> Status:
@@ -261,7 +317,7 @@ def compute(state_address: Address, context: Address) -> Status:
     if operands.lengths_type != 0:
         status = status or _levels_of_lengths(state, operands, request)
     launch = local_record(ATTENTION_LAUNCH)
-    status = status or _attend(state, request, launch, operands.n_output_axes)
+    status = status or _attend(state, request, launch, operands.output_layout)
     free_blocks(request.blocks)
     return status
 
@@ -620,26 +676,27 @@ def _copy_typed_grid(
 
 
 @register_jitable
-def _attend(state: RecordRef, request: RecordRef, launch: RecordRef, n_output_axes: int) -> Status:
+def _attend(state: RecordRef, request: RecordRef, launch: RecordRef, output_layout: int) -> Status:
     """Check the shapes, create the output Y, and fill it.
 
     Args:
         request: a REQUEST.
         launch: an ATTENTION_LAUNCH.
-        n_output_axes: 3 if Y is (B, Q, H·D), 4 if it is (B, Q, H, D).
+        output_layout: the layout of Y.
     """
     status = _set_levels(state, request, launch)
     status = status or _set_points(state, request, launch)
     if status != 0:
         return status
-    Y_shape = _output_shape(request, launch, n_output_axes)
+    Y_shape = _output_shape(request, launch, output_layout)
     if len(Y_shape) == 0:
-        return _no_memory(state, request, 8 * n_output_axes)
+        return _no_memory(state, request, 32)
     launch.value = request.inputs[_VALUE].data
     launch.locations = request.inputs[_LOCATIONS].data
     launch.weights = request.inputs[_WEIGHTS].data
     launch.align_corners = state.kernel.align_corners
     launch.process_items = state.kernel.process_items
+    launch.channels_first = int(output_layout == OUTPUT_CHANNELS_FIRST)
     # Without points, the sums are 0. Without pixels, the samples are 0, but the product with an
     # infinite or NaN weight is NaN, and so they are added up.
     has_samples = launch.points > 0
@@ -710,16 +767,20 @@ def _set_points(state: RecordRef, request: RecordRef, launch: RecordRef) -> Stat
 
 
 @returns_array
-def _output_shape(request: RecordRef, launch: RecordRef, n_output_axes: int) -> ArrayRef:
-    """Return the shape of Y, (B, Q, H·D) or (B, Q, H, D); an empty array without memory."""
-    Y_shape = alloc_int64s(request, n_output_axes)
+def _output_shape(request: RecordRef, launch: RecordRef, output_layout: int) -> ArrayRef:
+    """Return the shape of Y; an empty array without memory."""
+    Y_shape = alloc_int64s(request, 4 if output_layout == OUTPUT_BY_HEAD else 3)
     if len(Y_shape) == 0:
         return Y_shape
     Y_shape[0] = launch.n
     Y_shape[1] = launch.queries
     Y_shape[2] = launch.heads
-    if n_output_axes == 4:
+    if output_layout == OUTPUT_BY_HEAD:
         Y_shape[3] = launch.channels
+    elif output_layout == OUTPUT_CHANNELS_FIRST:
+        Y_shape[0] *= launch.heads
+        Y_shape[1] = launch.channels
+        Y_shape[2] = launch.queries
     else:
         Y_shape[2] *= launch.channels
     return Y_shape

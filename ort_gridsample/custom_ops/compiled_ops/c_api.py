@@ -25,6 +25,8 @@ from ..signals import NeverRaising
 VERSION = 17
 #: The error code of an OrtStatus: ORT_INVALID_ARGUMENT.
 INVALID_ARGUMENT = 2
+#: The type of an attribute that is a text, an OrtOpAttrType.
+STRING_ATTRIBUTE = 5
 
 
 class Function(NamedTuple):
@@ -80,6 +82,7 @@ FUNCTIONS: Mapping[str, Function] = {
         Function("OrtApi", "GetSessionConfigEntry", 1904, 4, 17),
         Function("OrtApi", "KernelInfo_GetNodeName", 1952, 3, 17),
         Function("OrtApi", "ShapeInferContext_GetInputTypeShape", 2144, 3, 17),
+        Function("OrtApi", "ShapeInferContext_GetAttribute", 2152, 3, 17),
         Function("OrtApi", "ShapeInferContext_SetOutputTypeShape", 2160, 3, 17),
         Function("OrtApi", "SetSymbolicDimensions", 2168, 3, 17),
         Function("OrtApi", "ReadOpAttr", 2176, 5, 17),

@@ -274,10 +274,9 @@ def _foreign_attention(node_type: str, signature: AttentionSignature) -> Op:
     types = []
     for name, integer in product(_FOREIGN_FLOATS, ("int64", "int32")):
         types.append((name, integer, integer, name, name))
-    implementation = "SEPARATE_HEADS" if signature.is_by_head else "MERGED_HEADS"
     return Op(
         ATTENTION,
-        f"foreign.{implementation}",
+        f"foreign.{signature.output_layout.upper()}",
         tuple(signature.inputs),
         tuple(types),
         has_modes=False,

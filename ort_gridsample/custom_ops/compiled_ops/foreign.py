@@ -130,8 +130,8 @@ CODED = sampling.IMPLEMENTATION._replace(create=create_coded, sentences=_CODED_T
 # --- Deformable attention ---
 
 
-def _implementation(n_output_axes: int) -> OpImplementation:
-    """Return the op of a node whose output has so many axes."""
+def _implementation(output_layout: int) -> OpImplementation:
+    """Return the op of a node with this layout of the output, a code of :mod:`.attention`."""
 
     def states(
         value_type: str,
@@ -147,12 +147,13 @@ def _implementation(n_output_axes: int) -> OpImplementation:
             "locations": 3,
             "weights": 4,
             "lengths_type": ELEMENT_TYPES[lengths_type],
-            "n_output_axes": n_output_axes,
+            "output_layout": output_layout,
         }
         return dtype, [{**fields, "operands": operands}]
 
     return attention.IMPLEMENTATION._replace(states=states, infer=None)
 
 
-MERGED_HEADS = _implementation(3)
-SEPARATE_HEADS = _implementation(4)
+# By the names of their layouts.
+BY_QUERY = _implementation(attention.OUTPUT_BY_QUERY)
+BY_HEAD = _implementation(attention.OUTPUT_BY_HEAD)

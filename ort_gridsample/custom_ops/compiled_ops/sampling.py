@@ -323,6 +323,7 @@ def sample(state: RecordRef, request: RecordRef) -> Status:
     launch.grid = request.grid.data
     launch.lengths = np.int64(X_shape[2:].ctypes.data)
     launch.out_lengths = np.int64(Y_shape[2:].ctypes.data)
+    launch.n_slots = 0
     return fill_output(state, request, launch, Y_shape, launch.pixels > 0)
 
 

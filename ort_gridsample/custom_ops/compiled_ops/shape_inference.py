@@ -9,13 +9,21 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from ...kernels.pointers import array_at, record_at, returns_array
+from ...kernels.pointers import (
+    array_at,
+    field_address,
+    local_record,
+    memset,
+    record_at,
+    returns_array,
+)
 from ...kernels.structs import Address, ArrayRef, RecordRef
 from . import requests
 from .api_functions import api_function
-from .creation import release_status
+from .c_api import STRING_ATTRIBUTE
+from .creation import release_status, word_index
 from .sentences import strlen
-from .structs import OP, OP_CONTEXT
+from .structs import OP, OP_CONTEXT, TEXT
 
 get_input_type = api_function("ShapeInferContext_GetInputTypeShape", 1)
 get_element_type = api_function("GetTensorElementType", 1)
@@ -24,6 +32,8 @@ make_type = api_function("CreateTensorTypeAndShapeInfo", 1)
 set_element_type = api_function("SetTensorElementType")
 set_lengths = api_function("SetDimensions")
 set_names = api_function("SetSymbolicDimensions")
+get_attribute = api_function("ShapeInferContext_GetAttribute", 1)
+read_attribute = api_function("ReadOpAttr")
 set_output_type = api_function("ShapeInferContext_SetOutputTypeShape")
 
 
@@ -72,6 +82,37 @@ def inferred_shape(node: RecordRef, index: int) -> Any:
         is_known = False
     # ONNX Runtime writes 32 bits of the element type.
     return element_type & 0xFFFFFFFF, array_at(lengths, (2, n_axes if is_known else 0), np.int64)
+
+
+@register_jitable
+def inferred_choice(node: RecordRef, name: Address, words: Address, default: int) -> int:
+    """Return the index of the attribute ``name`` among ``words`` during shape inference.
+
+    Args:
+        words: the address of characters: words, each followed by a blank.
+        default: the result if the node has no such attribute.
+
+    Returns:
+        The index; -1 if the attribute is none of ``words``, or without memory.
+    """
+    status, attribute = get_attribute(node.api, (node.info, name))
+    if status != 0:
+        release_status(node.api, (status,))
+        return default
+    word = local_record(TEXT)
+    nbytes = strlen(words) + 1
+    word.data = requests.alloc(node, nbytes)
+    if word.data == 0:
+        return -1
+    memset(word.data, np.int32(0), nbytes)  # ONNX Runtime writes no terminating 0
+    size_address = field_address(word, "length")
+    arguments = (attribute, STRING_ATTRIBUTE, word.data, nbytes, size_address)
+    status = read_attribute(node.api, arguments)
+    if status != 0:
+        release_status(node.api, (status,))
+        return -1
+    word.length = strlen(word.data)
+    return word_index(words, word)
 
 
 @register_jitable

@@ -198,7 +198,7 @@ OPERANDS = record(
     "n_value_axes",  # 4: value is (B, S, H, D). 3: it is (B, S, H·D)
     "weights_layout",  # attention.STATED, BY_QUERY: (B, Q, H, …), or BY_IMAGE: (B·H, 1, Q, P)
     "grid_type",  # the element type of the grids
-    "n_output_axes",  # 3: Y is (B, Q, H·D). 4: it is (B, Q, H, D)
+    "output_layout",  # the index of the layout of Y in spec.OUTPUT_LAYOUTS
     # H, D and r. They are 0 unless there is an array of LEVEL.
     "heads",
     "channels",

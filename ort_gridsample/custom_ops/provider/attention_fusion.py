@@ -58,7 +58,6 @@ class FusedAttention(FusedSubgraph):
             "n_value_axes": 3 if self.value.layout == "B, S, H·D" else 4,
             "weights_layout": BY_QUERY if attention.has_weights_by_query else BY_IMAGE,
             "grid_type": ELEMENT_TYPES[self.grid_type] if self.grid_type else 0,
-            "n_output_axes": 3,
             "heads": attention.heads,
             "channels": attention.channels,
             "r": attention.r,
@@ -74,6 +73,7 @@ class FusedAttention(FusedSubgraph):
             [],
             node=self.node_name,
             align_corners=int(bool(self.record.align_corners)),
+            output_layout=attention.output_layout,
             operands=row_of(OPERANDS, operands),
             levels=levels,
         )
@@ -105,8 +105,6 @@ def fuse_attention(match: Match, attention: Attention) -> FusedAttention:
         raise NotFusedError("a level is not sampled as the others are")
     if attention.r > MAX_LEVEL_AXES:
         raise NotFusedError(f"its images have more than {MAX_LEVEL_AXES} spatial axes")
-    if not attention.has_output_by_query:
-        raise NotFusedError("no value of the graph is the output (B, Q, H·D)")
     inputs = _inputs_of(attention, attention.value)
     for name, types in record.types.items():
         if len(types) != 1:

@@ -8,7 +8,7 @@ reference points, and r coordinates of a location or spatial axes of a level.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from ...inference.symbolic import Length, known_numbers
 from ..records import NodeRecord
@@ -16,7 +16,8 @@ from ..records import NodeRecord
 ValueLayout = Literal["B, S, H, D", "B, S, H·D"]
 LocationsLayout = Literal["B, Q, H, P, r", "B, Q, H, L, P, r"]
 WeightsLayout = Literal["B, Q, H, P", "B, Q, H, L, P", "B·H, 1, Q, P"]
-OutputLayout = Literal["B, Q, H·D", "B·H, D, Q"]
+#: The keys of :data:`ort_gridsample.spec.OUTPUT_LAYOUTS`.
+OutputLayout = Literal["by_query", "by_head", "channels_first"]
 Layout = ValueLayout | LocationsLayout | WeightsLayout | OutputLayout
 
 
@@ -26,7 +27,7 @@ class Operand:
 
     Attributes:
         name: the name of the value.
-        layout: its axes.
+        layout: its axes; for an output, their name.
     """
 
     name: str
@@ -140,6 +141,6 @@ class Attention:
         return self.weights.layout != "B·H, 1, Q, P"
 
     @property
-    def has_output_by_query(self) -> bool:
-        """Whether the output is (B, Q, H·D)."""
-        return self.output.layout == "B, Q, H·D"
+    def output_layout(self) -> OutputLayout:
+        """The layout of the output."""
+        return cast(OutputLayout, self.output.layout)

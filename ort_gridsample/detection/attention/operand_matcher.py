@@ -9,7 +9,6 @@ from functools import partial
 from ...inference.axes import (
     Axes,
     Factors,
-    are_same,
     flatten,
     known_product,
     new_axes,
@@ -22,6 +21,7 @@ from .operands import (
     SummedAxes,
     find_shared_operand,
     locations_layout,
+    output_layout,
     value_layout,
     weights_layout,
 )
@@ -84,7 +84,7 @@ class OperandMatcher:
         weights = self._find_weights(summed_axes, heads=heads, allows_layout_by_head=is_complete)
         if weights is None:
             return None
-        output = Operand(self._sum.total, "B·H, D, Q")
+        output = Operand(self._sum.total, "channels_first")
         output_nodes = frozenset[int]()
         if is_complete:
             output, output_nodes = self._find_output(summed_axes)
@@ -173,22 +173,27 @@ class OperandMatcher:
         return weights
 
     def _find_output(self, summed_axes: SummedAxes) -> tuple[Operand, frozenset[int]]:
-        """Return the value (B, Q, H·D) that the sum is rearranged to, and the nodes that do so.
+        """Return the value that the sum is rearranged to, and the nodes that do so.
 
-        If there is no such value, return the sum (B·H, D, Q) itself.
+        It is (B, Q, H·D) if there is such a value, otherwise (B, Q, H, D). If there is neither,
+        return the sum (B·H, D, Q) itself.
         """
+        output = Operand(self._sum.total, "channels_first")
+        output_nodes = frozenset[int]()
         axes: Axes = (summed_axes.batch_heads, summed_axes.channels, summed_axes.queries)
         nodes = set[int]()
         for index in rearranging_readers(self._use_def, self._sum.total):
-            output = self._use_def.scope.outputs[index][0]
-            view = self._lengths.view(output)
+            name = self._use_def.scope.outputs[index][0]
+            view = self._lengths.view(name)
             rearranged = None if view is None else view.axes_after(axes)
             if rearranged is None:
                 break
             axes = rearranged
             nodes.add(index)
-            if len(axes) != 3 or not summed_axes.are_by_query(axes):
-                continue
-            if are_same(axes[2], summed_axes.heads + summed_axes.channels):
-                return Operand(output, "B, Q, H·D"), frozenset(nodes)
-        return Operand(self._sum.total, "B·H, D, Q"), frozenset()
+            layout = output_layout(axes, summed_axes)
+            if layout is not None:
+                output = Operand(name, layout)
+                output_nodes = frozenset(nodes)
+            if layout == "by_query":
+                break
+        return output, output_nodes

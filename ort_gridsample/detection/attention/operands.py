@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ...inference.axes import Axes, Factors, are_same, flatten, known_product
-from .layouts import Layout, LocationsLayout, Operand, ValueLayout, WeightsLayout
+from .layouts import (
+    Layout,
+    LocationsLayout,
+    Operand,
+    OutputLayout,
+    ValueLayout,
+    WeightsLayout,
+)
 from .trace import LevelTracer, TracedValue
 
 
@@ -90,6 +97,22 @@ def weights_layout(
     if not are_same(axes[0] + axes[2], batch_heads) or not are_same(axes[1], queries):
         return None
     return "B, Q, H, P" if len(axes) == 4 else "B, Q, H, L, P"
+
+
+def output_layout(axes: Axes, summed_axes: SummedAxes) -> OutputLayout | None:
+    """Return the layout of a value that the sum is rearranged to, or None if it is no output.
+
+    Args:
+        axes: the axes of the value.
+        summed_axes: the axes of the product that is summed over P.
+    """
+    if len(axes) not in (3, 4) or not summed_axes.are_by_query(axes):
+        return None
+    if not are_same(flatten(axes[2:]), summed_axes.heads + summed_axes.channels):
+        return None
+    if len(axes) == 3:
+        return "by_query"
+    return "by_head" if are_same(axes[3], summed_axes.channels) else None
 
 
 def find_shared_operand(

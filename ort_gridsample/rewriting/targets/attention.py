@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from onnx import helper
 
+from ... import spec
+from ...detection.attention.layouts import OutputLayout
 from ...detection.match import Match
 from ...dialects.table import ATTENTION, COMPILED_DOMAIN
 from ...graph.expressions import Tensor
@@ -74,12 +76,20 @@ class _OpTarget(AttentionTarget):
     ) -> Tensor:
         if match.is_foreign_attention:
             n_levels_of(match)  # it must be known
+        layout = self.layout_for(source)
         output = match.record.output
-        if not source.is_by_query:
-            output = names.new(f"{output}_by_query")
+        if source.is_partial or layout != source.output_layout:
+            output = names.new(f"{output}_{layout}")
         operands = (call.value, call.level_table(), call.locations, call.weights)
         inputs = [source.e.name_of(operand) for operand in operands]
-        return source.output(self.op(match, source, call, inputs, output, names), call)
+        result = self.op(match, source, call, inputs, output, names)
+        if layout != source.output_layout:
+            result = source.rearranged(result, call)
+        return source.output(result)
+
+    @abstractmethod
+    def layout_for(self, source: AttentionSource) -> OutputLayout:
+        """Return the layout of the op's output: that of the model's output, or ``by_query``."""
 
     @abstractmethod
     def op(
@@ -91,11 +101,14 @@ class _OpTarget(AttentionTarget):
         output: str,
         names: Names,
     ) -> Tensor:
-        """Return (B, Q, H·D), called ``output``, from an op with these ``inputs``."""
+        """Return the result, called ``output``, of an op with these ``inputs``."""
 
 
 class CompiledAttentionTarget(_OpTarget):
     """The compiled op."""
+
+    def layout_for(self, source: AttentionSource) -> OutputLayout:
+        return source.output_layout
 
     def op(
         self,
@@ -110,7 +123,7 @@ class CompiledAttentionTarget(_OpTarget):
             match.node, ATTENTION, COMPILED_DOMAIN, inputs=inputs, outputs=[output]
         )
         attributes = {
-            "align_corners": match.record.align_corners,
+            **call.record.attributes,
             "node": label(match.node) or match.record.label,
             # Read when this node is detected again, if the levels are computed.
             "points": " ".join(map(str, call.levels.points or ())),
@@ -129,6 +142,9 @@ class PythonAttentionTarget(_OpTarget):
     def __init__(self, in_session: bool = False) -> None:
         self._in_session = in_session
 
+    def layout_for(self, source: AttentionSource) -> OutputLayout:
+        return "by_query"
+
     def op(
         self,
         match: Match,
@@ -139,9 +155,14 @@ class PythonAttentionTarget(_OpTarget):
         names: Names,
     ) -> Tensor:
         # A Reshape after the op must read its output through the guard, or it fails first.
-        target = PythonOpTarget(self._in_session and source.is_by_query)
+        target = PythonOpTarget(self._in_session and output == match.record.output)
         values = dict(zip(call.record.values, inputs, strict=True))
-        record = replace(call.record, values=values, output=output)
+        attributes = {
+            name: value
+            for name, value in call.record.attributes.items()
+            if name in spec.newest(ATTENTION).attributes
+        }
+        record = replace(call.record, attributes=attributes, values=values, output=output)
         for node in target.replacement_for(replace(match, record=record), names).nodes:
             source.e.node(node)
         return source.e.input(output)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 
-from ...detection.attention.layouts import Attention, Level
+from ...detection.attention.layouts import Attention, Level, OutputLayout
 from ...detection.match import Match
 from ...graph.expressions import DimLike, Expressions, Tensor
 from ...graph.new_names import Names
@@ -43,18 +43,20 @@ class DetectedAttention(AttentionSource):
         self._record = match.record
 
     @property
-    def is_by_query(self) -> bool:
-        return self.attention.has_output_by_query
+    def output_layout(self) -> OutputLayout:
+        return self.attention.output_layout
 
-    def output(self, by_query: Tensor, call: AttentionCall) -> Tensor:
-        if self.is_by_query:
-            return by_query
-        result = self._channels_first(by_query)
-        return result + self._sum_of_other_levels() if self.attention.other_levels else result
+    @property
+    def is_partial(self) -> bool:
+        return bool(self.attention.other_levels)
 
-    def _channels_first(self, by_query: Tensor) -> Tensor:
-        """Return (B·H, D, Q), which the model has, from the output (B, Q, H·D)."""
+    def output(self, result: Tensor) -> Tensor:
+        return result + self._sum_of_other_levels() if self.is_partial else result
+
+    def rearranged(self, by_query: Tensor, call: AttentionCall) -> Tensor:
         attention = self.attention
+        if attention.output_layout != "channels_first":
+            return super().rearranged(by_query, call)
         channels_first = self.e.transpose(by_query, [0, 2, 1])  # (B, H·D, Q)
         if attention.heads == 1:
             return channels_first

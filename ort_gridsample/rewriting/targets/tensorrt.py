@@ -72,13 +72,14 @@ class TensorRTPluginsTarget(AttentionTarget):
         else:
             lengths = levels.lengths.astype("int32")
         inputs = [call.value, lengths, _starts(levels, lengths), locations, weights]
-        if source.is_by_head:
+        if source.output_layout == "by_head":
             return _plugin(match, call, names, inputs, match.record.output)
         by_head = _plugin(match, call, names, inputs, names.new(f"{match.record.output}_by_head"))
         channels = -1
         if match.detected_attention is not None:
             channels = match.detected_attention.heads * match.detected_attention.channels
-        return source.output(e.op("Reshape", by_head, e.row(0, 0, channels)), call)
+        by_query = e.op("Reshape", by_head, e.row(0, 0, channels))
+        return source.output(source.rearranged(by_query, call))
 
 
 def _plugin(
