@@ -13,8 +13,9 @@ from support.parameters import with_slow
 pytest.importorskip("numba", reason="the compiled core needs Numba")
 
 from ort_gridsample.kernels import jit_core, simd
+from ort_gridsample.kernels.llvm_helpers import CPU_GATHERS_FAST
 from ort_gridsample.kernels.packing import MIN_CHANNELS_WIDE
-from ort_gridsample.kernels.simd import WIDE_PANEL
+from ort_gridsample.kernels.simd import NARROW_PANEL, WIDE_PANEL
 from ort_gridsample.kernels.structs import LAUNCH, PACKED_BY_EACH, UNPACKED, ctypes_type
 from ort_gridsample.reference.coordinates import PADDING_RULES
 from ort_gridsample.reference.taps import MODE_RULES
@@ -164,12 +165,20 @@ def test_groups_are_shared_if_threads_would_have_none(channels, n, n_threads, sh
 def test_table_is_used_for_channels_that_do_not_stay_in_caches(plan_of):
     uses_table = {
         (channels, kind, side): plan_of(channels, kind, "linear", side=side).uses_table
-        for channels in (2, 8)
+        for channels in (2, 6)
         for kind in ("coherent", "incoherent")
-        for side in (64, 128, 600)
+        for side in (64, 128, 640)
     }
     assert {case for case, is_used in uses_table.items() if is_used} == {
-        (8, "incoherent", 128),
-        (8, "incoherent", 600),
-        (8, "coherent", 600),
+        (6, "incoherent", 128),
+        (6, "incoherent", 640),
+        (6, "coherent", 640),
     }
+
+
+@needs_fast_vectors
+@pytest.mark.parametrize("kind", ["coherent", "incoherent"])
+def test_channels_that_fill_a_narrow_panel_are_packed_for_incoherent_grids(kind, plan_of):
+    plan = plan_of(NARROW_PANEL, kind, "linear")
+    packed = NARROW_PANEL if kind == "incoherent" and not CPU_GATHERS_FAST else 0
+    assert (plan.packed_channels, plan.panel_channels) == (packed, packed)
