@@ -172,7 +172,7 @@ def copy_packed_for(bits_type: str) -> Callable[..., int]:
         panels = array_at(launch.packed, panels_shape, stored_dtype)
         for number in range(worker.n_panels):
             first = worker.first_channel + number * WIDE_PANEL
-            end = min(first + WIDE_PANEL, launch.c)
+            end = min(first + WIDE_PANEL, launch.plan.packed_channels)
             panel = panels[first_panel + number]
             tap_sums.copy_packed(panel, index, Y[first:end], begin, positions)
         return 0
@@ -230,8 +230,10 @@ def _copy_channels(
         table = scratch_array(launch, worker_address, "index", np.uint32)
         inside = table[1 - buffer, 0, :positions]
         tap_sums.move_inside(index, inside)
-    X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)[batch]
-    Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), stored_dtype)[batch]
+    first_channel = record_at(worker_address, WORKER).first_channel
+    X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)[batch, first_channel:]
+    Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), stored_dtype)
+    Y = Y[batch, first_channel:]
     nbytes = launch.n * launch.c * launch.positions * X.itemsize
     copies = scratch_array(launch, worker_address, "copies", stored_dtype)
     if nbytes < MIN_BYTES_PAST_CACHES:
@@ -359,10 +361,10 @@ def _sum_kernel(X_type: str, *, reads_panels: bool) -> Callable[..., int]:
             strip_address = scratch_address(launch, worker_address, "strip")
             strip = array_at(strip_address, (tap_sums.STRIP, step), weight_dtype)
             first_channel = worker.first_channel
-            end_channel = min(first_channel + worker.n_panels * step, launch.c)
+            end_channel = min(first_channel + worker.n_panels * step, launch.plan.packed_channels)
         else:
             X = array_at(launch.X, (launch.n, launch.c, launch.pixels), stored_dtype)[batch]
-            first_channel = 0
+            first_channel = worker.first_channel
             end_channel = launch.c
             step = CHANNELS_PER_GROUP if are_halves else launch.c
         for first in range(first_channel, end_channel, step):
@@ -438,6 +440,7 @@ def sum_in_vectors_for(coordinate_type: str, X_type: str, mode: str) -> Callable
         launch_address: Address, worker_address: Address, batch: int, begin: int, positions: int
     ) -> int:
         launch = record_at(launch_address, LAUNCH)
+        worker = record_at(worker_address, WORKER)
         if not _fits_vectors(launch, positions, lanes):
             return 0
         kernel = record_at(launch.kernel, KERNEL)
@@ -450,7 +453,7 @@ def sum_in_vectors_for(coordinate_type: str, X_type: str, mode: str) -> Callable
         Y = array_at(launch.Y, (launch.n, launch.c, launch.positions), stored_dtype)[batch]
         # The taps are computed again for each group. To read all channels at once takes 1.8 times
         # as long with 128 channels of 256×256.
-        for first in range(0, launch.c, CHANNELS_PER_GROUP):
+        for first in range(worker.first_channel, launch.c, CHANNELS_PER_GROUP):
             end = min(first + CHANNELS_PER_GROUP, launch.c)
             if are_halves:
                 sums = waiting_sums[: end - first]

@@ -1,7 +1,9 @@
 """Packing: whether and how X is copied to panels, with the channels of a pixel next to each other.
 
-Vectors read the channels of a pixel from a panel at once. A group is the panels that a worker packs
-for itself; otherwise all workers pack and read the same panels.
+Vectors read the channels of a pixel from a panel at once. A panel with few channels takes as long
+as a whole one, so that a few channels after the last whole panel are read from X. A group is the
+panels that a worker packs for itself, for all positions or a share of them; otherwise all workers
+pack and read the same panels.
 """
 
 import numpy as np
@@ -25,6 +27,13 @@ MIN_READS_INCOHERENT = 0.4
 #: positions per pixel. With eight channels of 256² or 32³ pixels and as many positions, linear
 #: takes 0.67 to 0.84 times as long, with a quarter of the positions as long as without panels.
 MIN_POSITIONS_ADJACENT = 0.5
+#: If X is read in fast vectors, a wide panel pays off with at least so many channels, and with so
+#: many more reads per pixel for each channel that it lacks: of any grid, and of an incoherent one.
+#: In mode nearest, few more are enough, because a table and sums take no time.
+MIN_CHANNELS_WIDE = 7 if CPU_HAS_FAST_VECTORS else 1
+READS_PER_LACKING_CHANNEL = 1.75 if CPU_HAS_FAST_VECTORS else 0.0
+READS_PER_LACKING_CHANNEL_INCOHERENT = 0.75 if CPU_HAS_FAST_VECTORS else 0.0
+READS_PER_LACKING_CHANNEL_COPIED = 0.2 if CPU_HAS_FAST_VECTORS else 0.0
 #: In mode nearest, only incoherent grids gain, unless each channel of X stays in the L1 cache, and
 #: the channels of a batch in the L2 cache. Reading pixels apart from each other takes 2 ns then,
 #: packing a pixel and reading the copy 0.7 ns.
@@ -43,56 +52,119 @@ COHERENT_PIXELS = 4
 #: of it.
 SHARED_PANELS_BYTES = 1 << 20
 WORKER_PANELS_BYTES = 1 << 19
+#: The maximum number of workers that pack the same group, each for its share of the positions, so
+#: that all threads have work. One panel for two threads takes 0.5 to 0.9 times as long as if both
+#: pack it together.
+MAX_SHARES = 2
+#: With at least so many groups for each thread, threads that have one group less do not matter.
+MIN_GROUPS_WITHOUT_SHARES = 4
 #: The maximum size of a panel, and of the panels of all workers.
 MAX_PACKED_BYTES = 30 << 20
+#: Channels that are not packed are read through a table instead of without one: of a coherent grid,
+#: if X and Y exceed this size, because each channel is then read and written in one sequence; of an
+#: incoherent one, if X is between these sizes, has at least so many channels, and positions have at
+#: most so many taps, moved inside together, because a single channel stays in a closer cache.
+MAX_BYTES_WITHOUT_TABLE = 18 << 20
+MIN_INCOHERENT_BYTES = 1 << 18
+MAX_INCOHERENT_BYTES = 1 << 24
+MIN_INCOHERENT_CHANNELS = 3
+MAX_INCOHERENT_TAPS = 8
 
 
 @register_jitable
-def _choose_panel_channels(launch: RecordRef) -> int:
-    """Return the number of channels of a panel, or 0 if packing X does not pay off."""
-    kernel = record_at(launch.kernel, KERNEL)
-    if kernel.pack == 0 or launch.c < 2:
-        return 0
-    is_narrow = launch.c <= 2 * NARROW_PANEL
-    width = NARROW_PANEL if is_narrow else WIDE_PANEL
-    if _panel_size(launch, width) > MAX_PACKED_BYTES:
-        return 0
-    reads = float(launch.positions * launch.taps) / float(launch.pixels)
-    min_reads, min_reads_incoherent = _min_reads(launch, is_narrow)
-    if reads >= min_reads or (reads >= min_reads_incoherent and _is_incoherent(launch)):
-        return width
-    return 0
-
-
-@register_jitable
-def _min_reads(launch: RecordRef, is_narrow: bool) -> tuple[float, float]:
-    """Return the number of reads of each pixel from which packing X pays off.
-
-    Args:
-        launch: a LAUNCH.
-        is_narrow: whether the panels are narrow.
+def _choose_reading(launch: RecordRef) -> tuple[int, int, bool]:
+    """Choose how the channels are read. The grid is examined only if the choice depends on it.
 
     Returns:
-        The numbers for any grid and for an incoherent one. If packing never pays off, the number is
-        NaN, as any comparison with it is false.
+        The number of channels of a panel, and of all channels that are packed, both 0 if packing X
+        does not pay off; and whether other channels are read through a table if both is possible.
     """
+    choice = _choice(launch, False)
+    choice_if_incoherent = _choice(launch, True)
+    if choice != choice_if_incoherent and _is_incoherent(launch):
+        return choice_if_incoherent
+    return choice
+
+
+@register_jitable
+def _choice(launch: RecordRef, is_incoherent: bool) -> tuple[int, int, bool]:
+    """Return the choice of :func:`_choose_reading` for a coherent or an incoherent grid."""
+    c = launch.c
+    width = 0
+    packed = 0
+    if record_at(launch.kernel, KERNEL).pack != 0 and c > 1:
+        is_few = c <= 2 * NARROW_PANEL
+        rest = c % WIDE_PANEL
+        if CPU_HAS_FAST_VECTORS or not is_few:
+            if _pays_off(launch, rest, is_incoherent):
+                packed = c
+            elif c > rest and _pays_off(launch, WIDE_PANEL, is_incoherent):
+                packed = c - rest
+        if packed > 0:
+            width = WIDE_PANEL
+        elif is_few and _pays_off_narrow(launch, is_incoherent):
+            width = NARROW_PANEL
+            packed = c
+    return width, packed, _prefers_table(launch, c - packed, is_incoherent)
+
+
+@register_jitable
+def _pays_off(launch: RecordRef, channels: int, is_incoherent: bool) -> bool:
+    """Whether packing so many channels in a wide panel pays off."""
+    if channels < MIN_CHANNELS_WIDE or _panel_size(launch, WIDE_PANEL) > MAX_PACKED_BYTES:
+        return False
     kernel = record_at(launch.kernel, KERNEL)
+    lacking = WIDE_PANEL - channels
     if kernel.copy_size != 0:  # mode nearest
-        if is_narrow or _stays_in_cache(launch, kernel.copy_size):
-            return np.nan, np.nan
-        return np.nan, float(MIN_READS_COPIED)
-    if not is_narrow:
-        return float(MIN_READS_WIDE), float(MIN_READS_INCOHERENT)
-    if not CPU_HAS_FAST_VECTORS:
-        return float(MIN_READS_NARROW), float(MIN_READS_INCOHERENT)
-    if CPU_GATHERS_FAST:
-        return np.nan, np.nan
-    if tap_table.are_adjacent(kernel.mode, kernel.padding):
-        are_halves = kernel.X_size < kernel.packed_size
-        if launch.c % NARROW_PANEL != 0 or are_halves:
-            return np.nan, np.nan
-        return np.nan, MIN_POSITIONS_ADJACENT * float(launch.taps)
-    return np.nan, float(MIN_READS_INCOHERENT)
+        if not is_incoherent or _stays_in_cache(launch, kernel.copy_size):
+            return False
+        min_reads = MIN_READS_COPIED + READS_PER_LACKING_CHANNEL_COPIED * lacking
+    else:
+        min_reads = MIN_READS_WIDE + READS_PER_LACKING_CHANNEL * lacking
+        if is_incoherent:
+            min_reads = MIN_READS_INCOHERENT + READS_PER_LACKING_CHANNEL_INCOHERENT * lacking
+    return _reads_per_pixel(launch) >= min_reads
+
+
+@register_jitable
+def _pays_off_narrow(launch: RecordRef, is_incoherent: bool) -> bool:
+    """Whether packing all channels in narrow panels pays off."""
+    kernel = record_at(launch.kernel, KERNEL)
+    if kernel.copy_size != 0 or _panel_size(launch, NARROW_PANEL) > MAX_PACKED_BYTES:
+        return False
+    if CPU_HAS_FAST_VECTORS:
+        if CPU_GATHERS_FAST or not is_incoherent:
+            return False
+        if tap_table.are_adjacent(kernel.mode, kernel.padding):
+            are_halves = kernel.X_size < kernel.packed_size
+            fills_panels = launch.c % NARROW_PANEL == 0
+            min_positions = MIN_POSITIONS_ADJACENT * float(launch.pixels)
+            return fills_panels and not are_halves and launch.positions >= min_positions
+    min_reads = MIN_READS_INCOHERENT if is_incoherent else float(MIN_READS_NARROW)
+    return _reads_per_pixel(launch) >= min_reads
+
+
+@register_jitable
+def _prefers_table(launch: RecordRef, channels: int, is_incoherent: bool) -> bool:
+    """Whether so many channels, which are not packed, are read through a table."""
+    kernel = record_at(launch.kernel, KERNEL)
+    if channels == 0 or kernel.sample_in_vectors == 0 or kernel.copy_size != 0:
+        return False
+    X_bytes = channels * launch.pixels * kernel.X_size
+    Y_bytes = channels * launch.positions * kernel.X_size
+    if not is_incoherent:
+        return X_bytes + Y_bytes > MAX_BYTES_WITHOUT_TABLE
+    return (
+        channels >= MIN_INCOHERENT_CHANNELS
+        and launch.taps <= MAX_INCOHERENT_TAPS
+        and MIN_INCOHERENT_BYTES <= X_bytes <= MAX_INCOHERENT_BYTES
+        and tap_table.moves_inside(kernel.mode, kernel.padding)
+    )
+
+
+@register_jitable
+def _reads_per_pixel(launch: RecordRef) -> float:
+    return float(launch.positions * launch.taps) / float(launch.pixels)
 
 
 @register_jitable
@@ -112,19 +184,22 @@ def plan_packing(launch: RecordRef) -> int:
     workers. If X is not packed, :func:`plan_without_packing` completes the plan.
     """
     plan = launch.plan
-    plan.panel_channels = _choose_panel_channels(launch)
+    plan.panel_channels, plan.packed_channels, plan.uses_table = _choose_reading(launch)
     if plan.panel_channels == 0:
         return 0
     size = _panel_size(launch, plan.panel_channels)
     threads = min(record_at(launch.kernel, KERNEL).cpus, plan.workers)
-    panels = _ratio_rounded_up(launch.c, plan.panel_channels)
+    panels = _ratio_rounded_up(plan.packed_channels, plan.panel_channels)
     plan.parts_per_panel = launch.pixels // tap_sums.PIXELS_PER_PART + 1
     # It is best if each thread packs what it reads: then no data moves between the processors'
     # caches.
     plan.panels_at_once = max(1, min(panels, WORKER_PANELS_BYTES // size))
     plan.groups_per_batch = _ratio_rounded_up(panels, plan.panels_at_once)
     total = threads * plan.panels_at_once * size
-    if launch.n * plan.groups_per_batch >= threads and total <= MAX_PACKED_BYTES:
+    groups = launch.n * plan.groups_per_batch
+    is_even = groups % threads == 0 or groups >= MIN_GROUPS_WITHOUT_SHARES * threads
+    plan.shares = 1 if is_even else MAX_SHARES
+    if groups * plan.shares >= threads and total <= MAX_PACKED_BYTES:
         plan.packing = PACKED_BY_EACH
         plan.workers = threads
         plan.batches_at_once = launch.n
@@ -141,14 +216,16 @@ def plan_packing(launch: RecordRef) -> int:
 
 @register_jitable
 def plan_without_packing(launch: RecordRef) -> None:
-    """Plan one round that reads all channels of all batches from X itself."""
+    """Plan no round: all channels are read from X itself."""
     plan = launch.plan
     plan.packing = UNPACKED
-    plan.panel_channels = launch.c
-    plan.panels_at_once = 1
-    plan.groups_per_batch = 1
-    plan.batches_at_once = launch.n
-    plan.rounds = 1
+    plan.packed_channels = 0
+    plan.panel_channels = 0
+    plan.panels_at_once = 0
+    plan.groups_per_batch = 0
+    plan.shares = 0
+    plan.batches_at_once = 0
+    plan.rounds = 0
 
 
 @register_jitable
@@ -158,9 +235,14 @@ def _ratio_rounded_up(number: int, divisor: int) -> int:
 
 @register_jitable
 def panel_count(launch: RecordRef, channel: int) -> int:
-    """Return the number of panels that are packed at a time, from ``channel`` on."""
-    panels = _ratio_rounded_up(launch.c - channel, launch.plan.panel_channels)
-    return min(launch.plan.panels_at_once, panels)
+    """Return the number of panels that are packed at a time, from ``channel`` on.
+
+    It is 0 if the channel is not packed.
+    """
+    channels = launch.plan.packed_channels - channel
+    if channels == 0:
+        return 0
+    return min(launch.plan.panels_at_once, _ratio_rounded_up(channels, launch.plan.panel_channels))
 
 
 @register_jitable

@@ -317,10 +317,10 @@ def arena_alloc(arena: RecordRef, nbytes: int) -> tuple[int, int]:
         and the address to free later, or 0 if the memory belongs to the arena.
     """
     size = nbytes + CACHE_LINE
-    if size <= arena.nbytes:
+    arena.nbytes -= size
+    if arena.nbytes >= 0:
         start = arena.start
         arena.start = start + size
-        arena.nbytes -= size
         return round_up_to_line(start), 0
     start = malloc(size)
     return round_up_to_line(start), start

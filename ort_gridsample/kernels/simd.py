@@ -203,59 +203,82 @@ def _are_inside(builder: Any, marked: Any, first: int, lanes: int) -> Any:
     return builder.icmp_signed(">=", index, ir.Constant(vector, None))
 
 
-@intrinsic
-def transpose(
-    typing_context: Any,
-    source: Any,
-    row: Any,
-    column: Any,
-    destination: Any,
-    to_row: Any,
-    to_column: Any,
-    width: Any,
-) -> Any:
-    """Copy a square block of ``source`` to ``destination``, transposed.
-
-    Halves are converted to float32.
+def _transposition(*, to_channels: bool) -> Any:
+    """Return a function for kernels that transposes a square block.
 
     Args:
-        typing_context: Numba's; callers omit it.
-        row: the first row of the block in ``source``.
-        column: the first column of the block in ``source``.
-        to_row: the first row of the block in ``destination``.
-        to_column: the first column of the block in ``destination``.
-        width: the number of rows and columns of the block, NARROW_PANEL or WIDE_PANEL.
+        to_channels: whether the rows of the destination are channels; otherwise those of the
+            source.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        from_array, to_array = array_structs(context, builder, arguments, signature.args)
-        _, first_row, first_column, _, first_to_row, first_to_column, block_width = arguments
+    @intrinsic
+    def transpose(
+        typing_context: Any,
+        source: Any,
+        row: Any,
+        column: Any,
+        destination: Any,
+        to_row: Any,
+        to_column: Any,
+        width: Any,
+    ) -> Any:
+        """Copy a square block of ``source`` to ``destination``, transposed.
 
-        def element(array: Any, row: Any, column: Any) -> Any:
-            """Return a pointer to an element of an array."""
-            columns = cgutils.unpack_tuple(builder, array.shape)[1]
-            return builder.gep(array.data, [builder.add(builder.mul(row, columns), column)])
+        Halves are converted to float32. The last channel is read or written again for each one
+        that a block lacks.
 
-        def load(number: int, first: int, lanes: int) -> Any:
-            """Load so many elements of a row of the block, from the column ``first`` on."""
-            row = builder.add(first_row, INT64(number))
-            column = builder.add(first_column, INT64(first))
-            vector = ir.VectorType(from_array.data.type.pointee, lanes)
-            values = load_vector(builder, element(from_array, row, column), vector)
-            if from_array.data.type != to_array.data.type:
-                return widen_halves(builder, values, signature.args[0].dtype)
-            return values
+        Args:
+            typing_context: Numba's; callers omit it.
+            row: the first row of the block in ``source``.
+            column: the first column of the block in ``source``.
+            to_row: the first row of the block in ``destination``.
+            to_column: the first column of the block in ``destination``.
+            width: the number of rows and columns of the block, NARROW_PANEL or WIDE_PANEL.
+        """
 
-        for width in (NARROW_PANEL, WIDE_PANEL):
-            with if_equal(builder, block_width, width):
-                size = ITEMSIZE[str(to_array.data.type.pointee)]
-                for number, parts in _columns(builder, width, size, load):
-                    to_row = builder.add(first_to_row, INT64(number))
-                    _store_parts(builder, parts, element(to_array, to_row, first_to_column))
-        return context.get_dummy_value()
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            from_array, to_array = array_structs(context, builder, arguments, signature.args)
+            _, first_row, first_column, _, first_to_row, first_to_column, block_width = arguments
 
-    arguments = (source, row, column, destination, to_row, to_column, width)
-    return types.void(*arguments), generate
+            def element(array: Any, row: Any, column: Any, are_channels: bool) -> Any:
+                """Return a pointer to an element of an array. It may lack rows for channels."""
+                rows, columns = cgutils.unpack_tuple(builder, array.shape)
+                if are_channels:
+                    last_row = builder.sub(rows, INT64(1))
+                    is_row = builder.icmp_signed("<", row, last_row)
+                    row = builder.select(is_row, row, last_row)
+                return builder.gep(array.data, [builder.add(builder.mul(row, columns), column)])
+
+            def load(number: int, first: int, lanes: int) -> Any:
+                """Load so many elements of a row of the block, from the column ``first`` on."""
+                row = builder.add(first_row, INT64(number))
+                column = builder.add(first_column, INT64(first))
+                vector = ir.VectorType(from_array.data.type.pointee, lanes)
+                pointer = element(from_array, row, column, not to_channels)
+                values = load_vector(builder, pointer, vector)
+                if from_array.data.type != to_array.data.type:
+                    return widen_halves(builder, values, signature.args[0].dtype)
+                return values
+
+            for width in (NARROW_PANEL, WIDE_PANEL):
+                with if_equal(builder, block_width, width):
+                    size = ITEMSIZE[str(to_array.data.type.pointee)]
+                    for number, parts in _columns(builder, width, size, load):
+                        row = builder.add(first_to_row, INT64(number))
+                        pointer = element(to_array, row, first_to_column, to_channels)
+                        _store_parts(builder, parts, pointer)
+            return context.get_dummy_value()
+
+        arguments = (source, row, column, destination, to_row, to_column, width)
+        return types.void(*arguments), generate
+
+    return transpose
+
+
+#: Transpose a block of channels to pixels of a panel, and positions with the channels last to
+#: channels. A panel has the values of the last channel for each one that it lacks.
+transpose_channels = _transposition(to_channels=False)
+transpose_to_channels = _transposition(to_channels=True)
 
 
 @intrinsic

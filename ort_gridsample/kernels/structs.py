@@ -124,7 +124,7 @@ SLOT = record(
 #: Memory that the caller of a launch keeps.
 ARENA = record(
     "start",  # the address of the first free byte
-    "nbytes",  # the number of free bytes
+    "nbytes",  # the number of free bytes; below 0, so many bytes were asked for in vain
 )
 
 #: The phases of a launch. READING reads X, or the panels that PACKING has packed for all workers.
@@ -134,8 +134,9 @@ NEW, READING, PACKING, PACKING_AND_READING, END = range(5)
 
 #: How X is packed: not at all, by each worker for itself, or by all workers for all.
 UNPACKED, PACKED_BY_EACH, PACKED_FOR_ALL = range(3)
-#: For each of these, the phases of a round. END: a round has no second phase.
-PHASES_OF_ROUND = ((READING, END), (PACKING_AND_READING, END), (PACKING, READING))
+#: For each of these, the phases of a round. END: a round has no such phase. After the rounds, the
+#: channels that are not packed are read in one more phase, READING.
+PHASES_OF_ROUND = ((END, END), (PACKING_AND_READING, END), (PACKING, READING))
 
 #: The progress of a launch of either kind.
 PROGRESS = record(
@@ -145,7 +146,7 @@ PROGRESS = record(
     "step",  # the number of phases that have ended
     # A round of a LAUNCH: ``batches_at_once`` batches and ``panels_at_once`` panels of its plan.
     "first_batch",  # the first of these batches
-    "first_channel",  # the first channel of these panels
+    "first_channel",  # the first channel of these panels; after the rounds, that is not packed
 )
 
 #: How a launch is divided into work. :mod:`.workers` and :mod:`.packing` make the plan before the
@@ -163,12 +164,18 @@ LAUNCH_PLAN = record(
     "scratch_bytes",  # the size of the scratch memory of all workers
     # X, packed in panels: a panel has the channels of each pixel next to each other.
     "packing",  # how X is packed, as above
-    "panel_channels",  # the number of channels of a panel; all of X if it is not packed
+    "packed_channels",  # the number of channels that are packed, from the first one on
+    "panel_channels",  # the number of channels of a panel
     "parts_per_panel",  # the number of parts of a panel
     "panels_at_once",  # the number of panels of a group: those that are packed at a time
     "groups_per_batch",  # the number of groups of a batch
+    # The number of shares of the positions. A worker packs a group for one of them.
+    "shares",
     "batches_at_once",  # the number of batches of a round
     "rounds",  # the number of rounds
+    # Whether channels that are not packed are read through a table, even if tiles can be sampled in
+    # vectors without one.
+    "uses_table",
 )
 
 #: The arguments, the plan, the progress and the memory of a launch.
@@ -205,14 +212,15 @@ LAUNCH = record(
 
 #: The beginning of a worker's scratch memory.
 WORKER = record(
-    "first_channel",  # the first channel that the worker reads from panels
-    "first_panel",  # the first of these panels
-    "n_panels",  # the number of these panels
+    "first_channel",  # the first channel that the worker reads
+    "first_panel",  # the panel that begins with this channel
+    "n_panels",  # the number of panels that the worker reads; 0: it reads the channels in X
     "layout",  # the layout of the taps in the worker's table, as in :mod:`.simd`
     "has_columns",  # whether the worker has the positions of Y's columns
     # In PACKING_AND_READING, for the group of panels that the worker has packed.
     "batch",  # its batch
-    "unread_positions",  # the number of positions that the worker has not sampled yet
+    "next_position",  # the first position that the worker has not sampled yet
+    "end_position",  # the position after the last one of its share
 )
 
 #: How a launch of deformable attention is divided into work. :mod:`.attention` makes the plan.

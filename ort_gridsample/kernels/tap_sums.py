@@ -380,10 +380,9 @@ def _transpose_in_vectors(X: ArrayRef, channel: int, begin: int, end: int, panel
     """Copy as :func:`_transpose_pixels`, whole blocks in vectors."""
     width = panel.shape[1]
     pixel = begin
-    if channel + width <= len(X):
-        while pixel + width <= end:
-            simd.transpose(X, channel, pixel, panel, pixel, 0, width)
-            pixel += width
+    while pixel + width <= end:
+        simd.transpose_channels(X, channel, pixel, panel, pixel, 0, width)
+        pixel += width
     if pixel < end:
         _transpose_in_fours(X, channel, pixel, end, panel)
 
@@ -435,13 +434,13 @@ def sum_packed(
     for begin in range(0, positions, STRIP):
         size = min(STRIP, positions - begin)
         end = begin + size
-        whole = size - size % width if channels == width else 0
+        whole = size - size % width
         if width == NARROW_PANEL:
             simd_sums.sum_rows_narrow(panel, table, begin, end, strip, -begin)
         else:
             simd_sums.sum_rows_wide(panel, table, begin, end, strip, -begin)
         for p in range(0, whole, width):
-            simd.transpose(strip, p, 0, Y, 0, start + begin + p, width)
+            simd.transpose_to_channels(strip, p, 0, Y, 0, start + begin + p, width)
         for channel in range(channels):
             y = Y[channel, start + begin :]
             for p in range(whole, size):

@@ -332,6 +332,12 @@ def are_adjacent(mode: int, padding: int) -> bool:
 
 
 @register_jitable
+def moves_inside(mode: int, padding: int) -> bool:
+    """Whether taps that are partly outside are moved inside together."""
+    return (MOVES_INSIDE[mode] >> padding) & 1 != 0
+
+
+@register_jitable
 def _can_mask(axis: Any, coordinates: ArrayRef) -> bool:
     """Whether the taps on an axis can be MASKED, given the array of their coordinates.
 
@@ -342,7 +348,7 @@ def _can_mask(axis: Any, coordinates: ArrayRef) -> bool:
     return (
         axis.length >= MODE_TAPS[axis.mode]
         and MODE_TAPS[axis.mode] > 1
-        and (MOVES_INSIDE[axis.mode] >> axis.padding) & 1 != 0
+        and moves_inside(axis.mode, axis.padding)
         and (is_exact or ALWAYS_PADS_TAPS[axis.mode])
     )
 

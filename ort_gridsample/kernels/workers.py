@@ -13,6 +13,8 @@ changes is its progress (``launch.progress``): the phase, and the next item, whi
     for each round of the plan:
         for each phase of PHASES_OF_ROUND[plan.packing]:
             workers process the items of the phase
+    if some channels are not packed:
+        workers process the items of a phase READING
     free the memory
 
 :mod:`.jit_core` or a compiled op fills a LAUNCH and calls :func:`proceed`. As long as this returns
@@ -36,6 +38,7 @@ from .structs import (
     PACKING,
     PACKING_AND_READING,
     PHASES_OF_ROUND,
+    READING,
     UNPACKED,
     Address,
     RecordRef,
@@ -121,10 +124,15 @@ def _next_phase(launch: RecordRef) -> int:
     else:
         progress.step += 1
     phases = N_PHASES[plan.packing]
-    if progress.phase == END or progress.step == plan.rounds * phases:
+    steps = plan.rounds * phases
+    has_unpacked_channels = plan.packed_channels < launch.c
+    if progress.phase == END or progress.step >= steps + has_unpacked_channels:
         _end(launch)
         return 0
-    _begin_phase(launch, PHASES_OF_ROUND[plan.packing][progress.step % phases])
+    if progress.step < steps:
+        _begin_phase(launch, PHASES_OF_ROUND[plan.packing][progress.step % phases])
+    else:
+        _begin_unpacked_phase(launch)
     count = min(progress.items, plan.workers)
     kernel = record_at(launch.kernel, KERNEL)
     helper_threads.begin_task(launch.task, kernel.process_items, address_of(launch), count - 1)
@@ -173,7 +181,7 @@ def _begin_phase(launch: RecordRef, phase: int) -> None:
     progress.first_channel = group * plan.panels_at_once * plan.panel_channels
     batches = min(plan.batches_at_once, launch.n - progress.first_batch)
     if phase == PACKING_AND_READING:
-        progress.items = launch.n * plan.groups_per_batch
+        progress.items = launch.n * plan.groups_per_batch * plan.shares
     elif phase == PACKING:
         panels = panel_count(launch, progress.first_channel)
         progress.items = batches * panels * plan.parts_per_panel
@@ -183,7 +191,19 @@ def _begin_phase(launch: RecordRef, phase: int) -> None:
     progress.next_item = 0
     if phase == PACKING_AND_READING:
         for worker in range(min(progress.items, plan.workers)):
-            worker_record(launch, worker).unread_positions = 0
+            worker_record(launch, worker).next_position = 0
+            worker_record(launch, worker).end_position = 0
+
+
+@register_jitable
+def _begin_unpacked_phase(launch: RecordRef) -> None:
+    """Set the progress to the beginning of the phase that reads channels that are not packed."""
+    progress = launch.progress
+    progress.first_batch = 0
+    progress.first_channel = launch.plan.packed_channels
+    progress.items = launch.n * launch.plan.chunks_per_batch
+    progress.phase = READING
+    progress.next_item = 0
 
 
 # --- The plan ---
@@ -254,7 +274,7 @@ def process_items(launch_address: Address, number: int) -> int:
     phase = progress.phase
     worker.has_columns = 0
     for _ in range(plan.items_per_call):
-        if phase == PACKING_AND_READING and worker.unread_positions > 0:
+        if phase == PACKING_AND_READING and worker.next_position < worker.end_position:
             _sample_group(launch, worker)
             continue
         item = fetch_add(progress, "next_item", 1)
@@ -285,13 +305,17 @@ def process_items(launch_address: Address, number: int) -> int:
 def _pack_group(launch: RecordRef, worker: RecordRef, number: int, item: int) -> None:
     """Pack a group of panels, which the worker with this ``number`` reads afterwards."""
     plan = launch.plan
-    channel = item % plan.groups_per_batch * plan.panels_at_once * plan.panel_channels
+    group = item // plan.shares
+    channel = group % plan.groups_per_batch * plan.panels_at_once * plan.panel_channels
     count = panel_count(launch, channel)
-    worker.batch = item // plan.groups_per_batch
+    worker.batch = group // plan.groups_per_batch
     worker.first_panel = number * plan.panels_at_once
     worker.first_channel = channel
     worker.n_panels = count
-    worker.unread_positions = launch.positions
+    share = item % plan.shares
+    size = launch.positions // plan.shares // CACHE_LINE * CACHE_LINE
+    worker.next_position = share * size
+    worker.end_position = launch.positions if share == plan.shares - 1 else (share + 1) * size
     end_part = count * plan.parts_per_panel
     _pack(launch, worker.first_panel, worker.batch, channel, 0, end_part)
 
@@ -300,14 +324,14 @@ def _pack_group(launch: RecordRef, worker: RecordRef, number: int, item: int) ->
 def _sample_group(launch: RecordRef, worker: RecordRef) -> None:
     """Sample the next positions of the worker's group: all, or a chunk if the worker must pause."""
     plan = launch.plan
-    start = launch.positions - worker.unread_positions
-    count = worker.unread_positions
+    start = worker.next_position
+    count = worker.end_position - start
     if launch.must_pause:
         # Whole tiles: smaller ones take more time for each position.
         tiles = (plan.chunk_positions + plan.tile_positions - 1) // plan.tile_positions
         count = min(count, tiles * plan.tile_positions)
     _sample(launch, worker, worker.batch, start, start + count)
-    worker.unread_positions -= count
+    worker.next_position += count
 
 
 @register_jitable
@@ -339,16 +363,17 @@ def _pack(
 
 @register_jitable
 def _sample(launch: RecordRef, worker: RecordRef, batch: int, start: int, stop: int) -> None:
-    """Fill Y[batch, :, start:stop]: all channels, or those of the worker's panels."""
+    """Fill Y[batch, :, start:stop]: the channels of the worker's panels, or those not packed."""
     kernel = record_at(launch.kernel, KERNEL)
-    read = kernel.read if launch.packed == 0 else kernel.read_packed
+    reads_panels = worker.n_panels > 0
+    read = kernel.read_packed if reads_panels else kernel.read
+    uses_table = reads_panels or launch.plan.uses_table != 0 or kernel.sample_in_vectors == 0
     tile_positions = launch.plan.tile_positions
     for begin in range(start, stop, tile_positions):
         size = min(tile_positions, stop - begin)
         tile = (address_of(launch), address_of(worker), batch, begin, size)
         call(kernel.coordinates, tile)
-        can_use_vectors = launch.packed == 0 and kernel.sample_in_vectors != 0
-        if can_use_vectors and call(kernel.sample_in_vectors, tile) != 0:
+        if not uses_table and call(kernel.sample_in_vectors, tile) != 0:
             continue
         buffer = fill_table_from_coordinates(launch, worker, size)
         call(read, (address_of(launch), address_of(worker), buffer, batch, begin, size))

@@ -13,6 +13,7 @@ pytest.importorskip("numba", reason="the compiled core needs Numba")
 from ort_gridsample.kernels import jit_core
 from ort_gridsample.kernels.structs import (
     CACHE_LINE,
+    END,
     LAUNCH,
     PACKED_BY_EACH,
     PACKED_FOR_ALL,
@@ -50,7 +51,7 @@ class Shape(NamedTuple):
 SHAPES = {
     UNPACKED: Shape(n=2, channels=3, side=60, positions=200_000, n_threads=2),
     PACKED_BY_EACH: Shape(n=3, channels=37, side=6, positions=4000, n_threads=1),
-    PACKED_FOR_ALL: Shape(n=2, channels=37, side=130, positions=9000, n_threads=8),
+    PACKED_FOR_ALL: Shape(n=2, channels=37, side=130, positions=9000, n_threads=16),
 }
 
 Recorder = Callable[..., list[Phase]]
@@ -113,12 +114,18 @@ def test_plan_does_not_change_after_the_first_phase_has_begun(packing, phases_of
 
 
 @pytest.mark.parametrize("packing", SHAPES)
-def test_phases_are_those_of_the_table_once_per_round(packing, phases_of):
+def test_phases_are_those_of_the_table_once_per_round_and_one_for_other_channels(
+    packing, phases_of
+):
     phases = phases_of(SHAPES[packing])
-    rounds = plan_of(phases[0]).rounds
+    plan = plan_of(phases[0])
     of_round = PHASES_OF_ROUND[packing][: N_PHASES[packing]]
-    assert [phase.phase for phase in phases] == [*of_round * rounds]
-    assert [phase.step for phase in phases] == [*range(rounds * len(of_round))]
+    expected = [*of_round * plan.rounds]
+    if plan.packed_channels < SHAPES[packing].channels:
+        expected.append(READING)
+        assert phases[-1].first_channel == plan.packed_channels
+    assert [phase.phase for phase in phases] == expected
+    assert [phase.step for phase in phases] == [*range(len(expected))]
 
 
 def test_rounds_of_shared_panels_cover_all_batches_and_channels(phases_of):
@@ -129,11 +136,15 @@ def test_rounds_of_shared_panels_cover_all_batches_and_channels(phases_of):
     expected = [
         (batch, channel)
         for batch in range(0, shape.n, plan.batches_at_once)
-        for channel in range(0, shape.channels, channels_at_once)
+        for channel in range(0, plan.packed_channels, channels_at_once)
     ]
     assert len(expected) > 1
     for phase in (PACKING, READING):
-        rounds = [(p.first_batch, p.first_channel) for p in phases if p.phase == phase]
+        rounds = [
+            (p.first_batch, p.first_channel)
+            for p in phases
+            if p.phase == phase and p.first_channel < plan.packed_channels
+        ]
         assert rounds == expected
 
 
@@ -146,5 +157,5 @@ def test_tiles_of_a_large_launch_are_whole_vectors(mode, phases_of):
 
 
 def test_table_has_each_way_of_packing():
-    assert N_PHASES == (1, 1, 2)
-    assert {row[0] for row in PHASES_OF_ROUND} == {READING, PACKING_AND_READING, PACKING}
+    assert N_PHASES == (0, 1, 2)
+    assert {row[0] for row in PHASES_OF_ROUND} == {END, PACKING_AND_READING, PACKING}
