@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from ort_gridsample.spec import OUTPUT_LAYOUTS
+from ort_gridsample import spec
 from support.attention_models import FORMS as EXPORTED
 from support.attention_models import Arrays, form, form_feeds, operands
 from support.cases import dtype_of
@@ -960,11 +960,11 @@ NODES: dict[str, Build] = {
             attributes=f'points = "4 4", output_layout = "{layout}"',
             op_type=COMPILED,
         )
-        for layout, ranks in itertools.product(OUTPUT_LAYOUTS, ("known", "unknown"))
+        for layout, ranks in itertools.product(spec.OUTPUT_LAYOUTS, ("known", "unknown"))
     },
     **{
         f"{COMPILED}, {layout}, no queries": partial(compiled_without_queries, layout)
-        for layout in OUTPUT_LAYOUTS
+        for layout in spec.OUTPUT_LAYOUTS
     },
     **{
         f"{OWN}, weights of one query, {ranks} ranks": partial(
