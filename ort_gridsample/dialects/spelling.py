@@ -69,10 +69,11 @@ class Spelling:
         ``other`` may read more values.
         """
         has_same_values = (self.values, self.default) == (other.values, other.default)
-        return has_same_values and self.operator_values().items() <= other.operator_values().items()
+        return has_same_values and self.operator_values.items() <= other.operator_values.items()
 
-    def operator_values(self) -> dict[AttributeScalar, AttributeScalar]:
-        """Return value on a node -> the operator's value, for all values that are read."""
+    @cached_property
+    def operator_values(self) -> Mapping[AttributeScalar, AttributeScalar]:
+        """Value on a node -> the operator's value, for all values that are read."""
         values = {node_value: value for value, node_value in self.values.items()}
         return {**self.other_values, **values}
 
@@ -170,6 +171,14 @@ class Dialect:
                 names.update((spelling.name, *spelling.other_names))
         return frozenset(names)
 
+    @cached_property
+    def _known_names(self) -> frozenset[str]:
+        """The names of the attributes that a node of this dialect may have."""
+        names = {*self.identifying_attributes, *self.ignored, *self.input_attributes.values()}
+        for spelling in self.attributes.values():
+            names.update((spelling.name, *spelling.other_names))
+        return frozenset(names)
+
     def read(
         self,
         where: str,
@@ -189,17 +198,9 @@ class Dialect:
             GridSampleError: an attribute is unknown, missing, not constant or not one of its
                 values.
         """
-        spellings = self.attributes.values()
-        listed_names = [spelling.name for spelling in spellings]
-        known_names = {
-            *listed_names,
-            *(name for spelling in spellings for name in spelling.other_names),
-            *self.identifying_attributes,
-            *self.ignored,
-            *self.input_attributes.values(),
-        }
         for attribute in node.attribute:
-            if attribute.name not in known_names:
+            if attribute.name not in self._known_names:
+                listed_names = [spelling.name for spelling in self.attributes.values()]
                 expected = validation.format_choices(listed_names)
                 raise GridSampleError(where, "attribute", repr(attribute.name), expected)
             if attribute.name in self.input_attributes.values() and attribute.ref_attr_name:
@@ -263,7 +264,7 @@ class _NodeReader:
                 expected = spelling.choices_text()
                 raise GridSampleError(self.where, spelling.name, "missing", expected)
             return spelling.default
-        operator_values = spelling.operator_values()
+        operator_values = spelling.operator_values
         if not isinstance(node_value, (str, int)) or node_value not in operator_values:
             hint = _renamed_mode_hint(node_value, spelling.values.values(), self.namespace_word)
             expected = spelling.choices_text() + self.note + hint

@@ -401,7 +401,7 @@ class Expressions:
         """Return the length of an axis, int64 of shape (1,)."""
         shape = self.op("Shape", x, type="int64")
         if rank_error:
-            shape = self.named_op("Reshape", shape, self.constant([rank]), name=rank_error)
+            shape = self.reshape(shape, [rank], exact=True, name=rank_error)
         if not self.runtime.computes_shapes:
             length = self.op("Slice", shape, self.constant([axis]), self.constant([axis + 1]))
         else:

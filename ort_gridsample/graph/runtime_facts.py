@@ -517,21 +517,25 @@ MNN = (
 TVM = (
     Fact(
         "runs",
-        "nearest and linear of 4-D images",
+        "nearest and linear of 4-D images with zeros or reflection and align_corners 0",
         _TVM,
         _TRIAL_DATE,
         tried=True,
         axes=(2,),
         modes=("nearest", "linear"),
+        padding_modes=("zeros", "reflection"),
+        align_corners=(0,),
     ),
     Fact(
         "runs",
-        "nearest of 5-D images",
+        "nearest of 5-D images with zeros or reflection and align_corners 0",
         _TVM,
         _TRIAL_DATE,
         tried=True,
         axes=(3,),
         modes=("nearest",),
+        padding_modes=("zeros", "reflection"),
+        align_corners=(0,),
     ),
     Fact(
         "refuses",
@@ -582,7 +586,16 @@ IREE = (
 )
 
 RKNN = (
-    Fact("runs", "4-D images of static shapes", _RKNN, _TRIAL_DATE, tried=True, axes=(2,)),
+    Fact(
+        "runs",
+        "4-D images of static shapes with zeros or reflection and align_corners 0",
+        _RKNN,
+        _TRIAL_DATE,
+        tried=True,
+        axes=(2,),
+        padding_modes=("zeros", "reflection"),
+        align_corners=(0,),
+    ),
     Fact("refuses", "5-D images", _RKNN, _TRIAL_DATE, tried=True, axes=(3,)),
 )
 

@@ -118,8 +118,8 @@ class OldOperators:
         """Yield the nodes of one of ONNX's operators, with their scopes and indices."""
         # Inner graphs first: a list of nodes that was rewritten holds copies.
         for scope in reversed(self._scopes):
-            for index in reversed(range(len(scope.nodes))):
-                if scope.op_types[index] == op_type and not domain_of(scope.nodes[index].domain):
+            for index in reversed(scope.indices_of((op_type,))):
+                if not domain_of(scope.nodes[index].domain):
                     yield scope, index, scope.nodes[index]
 
     def _check_masks(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from math import isfinite
 from typing import Any, Literal, TypeAlias, get_args
 
 import onnx
@@ -51,6 +52,8 @@ PROVIDERS_POLICIES: tuple[str, ...] = get_args(ProvidersPolicy)
 _RUNTIMES = {"WebGpuExecutionProvider": RUNTIMES["onnxruntime-webgpu"]}
 #: How the names of forms of :class:`.Float32Target` end.
 _IN_FLOAT32 = "in float32 between Casts"
+#: What a form did whose timed run failed.
+_FAILED = "failed when timed"
 #: ``NodeRecord.graph`` of a node that is in a function, and not in a body inside of the function.
 _FUNCTION = re.compile(r"function \S+")
 
@@ -64,12 +67,14 @@ class ProviderForm:
         target: the target that writes the form. None if the node stays as it is.
         refusal: why the accelerators do not run the node as it is; empty if they do.
         seconds: the times of this form and of the node as it is, if this form is faster.
+        faster_on_cpu: the times that show that the CPU is faster, as text. Empty if it is not.
     """
 
     name: str = ""
     target: Target | None = None
     refusal: str = ""
     seconds: tuple[float, float] | None = None
+    faster_on_cpu: str = ""
 
     def reason(self, accelerators: str) -> str:
         """Return why the node has this form; empty if it stays as it is.
@@ -81,8 +86,11 @@ class ProviderForm:
             return ""
         because = f"{accelerators} refuses the node itself: {self.refusal}"
         if self.seconds is not None:
-            form, node = (f"{1e3 * seconds:.2g} ms" for seconds in self.seconds)
-            because = f"{accelerators} runs it in {form}, and the node itself in {node}"
+            form, node = self.seconds
+            node_time = f"in {_milliseconds(node)}" if isfinite(node) else _FAILED
+            because = (
+                f"{accelerators} runs it in {_milliseconds(form)}, and the node itself {node_time}"
+            )
         return f"written as {self.name}, because {because}"
 
 
@@ -172,8 +180,7 @@ class AcceleratorProbe:
             opsets: the versions of the domains that the node is written in.
 
         Returns:
-            The form. None if the accelerators run none, if too little is known to test them, or if
-            the CPU is faster.
+            The form. None if the accelerators run none, or if too little is known to test them.
         """
         if record.decomposed:
             return ProviderForm()
@@ -208,24 +215,23 @@ class AcceleratorProbe:
     def _fastest(
         self, record: NodeRecord, cases: Sequence[ProbeCase], forms: Sequence[ProviderForm]
     ) -> ProviderForm | None:
-        """Return the fastest form; None if there is none, or if the CPU is faster."""
+        """Return the fastest form, with the CPU's times if it is faster; None without forms."""
         if not forms:
             return None
         seconds = [sum(self._seconds(case, form.target) for case in cases) for form in forms]
         index = form_times.index_of_fastest(seconds)
         cpu_seconds = sum(map(self._cpu_seconds, cases))
         copy_seconds = sum(map(self._copy_seconds, cases))
-        if cpu_seconds + copy_seconds < seconds[index]:
-            logger.info(
-                "%s: the CPU takes %.2g ms and copies take %.2g ms; %s takes %.2g ms",
-                record.where,
-                1e3 * cpu_seconds,
-                1e3 * copy_seconds,
-                self.name,
-                1e3 * seconds[index],
-            )
-            return None
         form = forms[index]
+        if cpu_seconds + copy_seconds < seconds[index]:
+            form_seconds = seconds[index]
+            time = f"takes {_milliseconds(form_seconds)}" if isfinite(form_seconds) else _FAILED
+            times = (
+                f"the CPU takes {_milliseconds(cpu_seconds)} and copies take "
+                f"{_milliseconds(copy_seconds)}; {self.name} {time}"
+            )
+            logger.info("%s: %s", record.where, times)
+            return replace(form, faster_on_cpu=times)
         is_node_slower = index > 0 and not forms[0].name
         return replace(form, seconds=(seconds[index], seconds[0])) if is_node_slower else form
 
@@ -295,6 +301,11 @@ class AcceleratorProbe:
         providers = (accelerators, devices, device_keys() or onnxruntime.get_device())
         environment = (onnxruntime.__version__, providers, case.data_key, *others)
         return hashlib.sha256(repr(environment).encode() + model).hexdigest()
+
+
+def _milliseconds(seconds: float) -> str:
+    """Return seconds as text: milliseconds of two digits, without an exponent."""
+    return f"{float(f'{1e3 * seconds:.2g}'):g} ms"
 
 
 def _written(case: ProbeCase, target: Target | None) -> bytes | None:

@@ -125,6 +125,11 @@ def decide(match: Match, context: DecisionContext) -> Decision:
         decision = rule(match, context)
         if decision is not None:
             return decision
+    return _decide_on_cpu(match, context)
+
+
+def _decide_on_cpu(match: Match, context: DecisionContext) -> Decision:
+    """Decide where the node of ``match`` runs if it must run on the CPU's provider."""
     reason = context.no_compiled_ops_reason or unsupported_reason(match.record)
     if reason:
         return decide_without_compiled_op(match, context, reason)
@@ -175,12 +180,16 @@ def _leave_supported_node(match: Match, context: DecisionContext) -> Decision | 
 
 
 def _run_on_accelerator(match: Match, context: DecisionContext) -> Decision | None:
-    """Write the node in a form that the accelerators run."""
+    """Write the node in a form that the accelerators run, unless the CPU is faster."""
     if context.accelerator_probe is None:
         return None
     form = context.accelerator_probe.form_of(match.record, match.scope.opsets)
     if form is None:
         return None
+    if form.faster_on_cpu:
+        decision = _decide_on_cpu(match, context)
+        reasons = filter(None, (decision.placement.reason, form.faster_on_cpu))
+        return replace(decision, placement=replace(decision.placement, reason="; ".join(reasons)))
     accelerators = context.accelerator_probe.name
     placement = Placement(match.record, accelerators, form.reason(accelerators))
     return Decision(placement, form.target)

@@ -23,14 +23,16 @@ class Placement:
         runs_on: ``"compiled op"``, ``"Python op"``, the name of an execution provider that comes
             before the CPU's, or ``"onnxruntime"`` for onnxruntime's own kernel. Empty if a session
             refuses the node.
-        reason: why it is not a compiled op, what it is written as, or what it is fused into.
+        reason: why it is not a compiled op, what it is written as, what it is fused into, or why
+            it is on the CPU.
 
             ``record.reason`` is another reason: why onnxruntime by itself does not run the node.
             For each value of ``runs_on``, this reason is:
 
-            - ``"compiled op"``: the node that this one is fused into, or why its grid could not be
-              fused into it. Empty for all others.
-            - ``"Python op"`` and ``"onnxruntime"``: why the node is not a compiled op.
+            - ``"compiled op"``: the node that this one is fused into, why its grid could not be
+              fused into it, or the times of the CPU and of a slower provider. Empty for all others.
+            - ``"Python op"`` and ``"onnxruntime"``: why the node is not a compiled op, and these
+              times.
             - another provider: what the node is written as, and why. Empty if the provider runs
               the node as it is.
             - empty: why a session refuses the node.

@@ -123,7 +123,11 @@ class _Placer:
         decision = self._decision(host)
         is_attention = host.detected_attention is not None
         target = decision.target if is_attention else self._context.op_targets.fused_op
-        return Decision(replace(decision.placement, fused=host.record.fused), target)
+        placement = replace(decision.placement, fused=host.record.fused)
+        if placement.reason and not is_attention:
+            fusion = replace(placement, reason="").note
+            placement = replace(placement, reason=f"{fusion}; {placement.reason}")
+        return Decision(placement, target)
 
     def _decision(self, match: Match) -> Decision:
         """Return the decision for a node by itself."""

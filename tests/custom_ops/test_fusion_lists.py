@@ -180,6 +180,47 @@ def test_provider_logs_why_each_node_is_not_fused(
         assert not any(f"with output {value!r} is not fused" in line for line in reasons)
 
 
+#: The nodes that compute the grid G of (1, 6, 7, 2) -> what the provider cannot do with them.
+UNFUSED_GRIDS = {
+    "G = Reshape (row, shape)": (
+        "Reshape node with output 'G': the provider cannot trace the coordinates in 'row'"
+    ),
+    "G = Pad (small, pads)": ("Pad node with output 'G': the provider does not fuse this node"),
+    "P = Pad (small, pads) G = Reshape (P, shape)": (
+        "Reshape node with output 'G': the provider does not fuse Pad node with output 'P'"
+    ),
+    "P = MatMul (points, square) G = Reshape (P, shape)": (
+        "Reshape node with output 'G': MatMul node with output 'P' may belong to an AffineGrid, "
+        "and the provider does not search for operators that are decomposed to basic ones"
+    ),
+    "P = Add (row, row) G = Reshape (P, shape)": (
+        "Reshape node with output 'G': the provider cannot trace the coordinates that Add node "
+        "with output 'P' computes"
+    ),
+}
+
+
+@pytest.mark.parametrize("nodes", UNFUSED_GRIDS)
+def test_provider_logs_what_it_cannot_do_with_the_nodes_of_a_grid(
+    nodes: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = parsed(f"""
+        g (float[1,3,8,9] X, float[1,84] row, float[1,4,5,2] small, float[1,42,2] points,
+            float[2,2] square, float[1,84] other)
+            => (float[1,3,6,7] Y, float[1,3,6,7] Z)
+            <int64[4] shape = {{1, 6, 7, 2}}, int64[8] pads = {{0, 1, 1, 0, 0, 1, 1, 0}}> {{
+            {nodes}
+            Y = GridSample (X, G)
+            H = Reshape (other, shape)
+            Z = GridSample (X, H)
+        }}""")
+    with caplog.at_level(logging.DEBUG, logger="ort_gridsample"):
+        assert fused_by_provider(model.SerializeToString(), monkeypatch) == set()
+    (reason,) = [line for line in caplog.messages if "its grid 'G'" in line]
+    assert reason.startswith("GridSample node with output 'Y' is not fused by the provider: ")
+    assert reason.endswith(f" its grid 'G', the output of {UNFUSED_GRIDS[nodes]}")
+
+
 def test_provider_logs_nothing_for_a_grid_that_is_an_input(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,10 +1,12 @@
 """Integer codes of dialects that are not integers, and names of dialects that are only read."""
 
+from collections.abc import ItemsView, ValuesView
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 import ort_gridsample as ogs
 from ort_gridsample.dialects import registry, table
@@ -64,3 +66,39 @@ def test_add_dialect_with_the_name_of_a_built_in_dialect_is_refused(dialect: ogs
     error = refusal(ogs.add_dialect, mine)
     assert (error.argument, error.found) == ("name", repr(dialect.name))
     assert registry.dialects() == before
+
+
+class CountingDict(dict[Any, Any]):
+    """A dictionary that counts how often its values and its items are listed."""
+
+    n_lists = 0
+
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]
+        self.n_lists += 1
+        return super().values()
+
+    def items(self) -> ItemsView[Any, Any]:  # type: ignore[override]
+        self.n_lists += 1
+        return super().items()
+
+
+def test_dialect_lists_the_values_of_an_attribute_once_for_all_nodes() -> None:
+    standard = table.STANDARD["GridSample"][20]
+    values = CountingDict(standard.attributes["mode"].values)
+    spelling = replace(standard.attributes["mode"], values=values)
+    dialect = replace(standard, attributes={**standard.attributes, "mode": spelling})
+    node = helper.make_node("GridSample", ["X", "G"], ["Y"], mode="linear")
+    for _ in range(3):
+        assert dialect.read("here", node, lambda _: None, "")["mode"] == "linear"
+    assert values.n_lists == 1
+
+
+def test_dialect_lists_the_names_of_attributes_once_for_all_nodes() -> None:
+    standard = table.STANDARD["GridSample"][20]
+    attributes = CountingDict(standard.attributes)
+    dialect = replace(standard, attributes=attributes)
+    node = helper.make_node("GridSample", ["X", "G"], ["Y"], mode="linear")
+    dialect.read("here", node, lambda _: None, "")
+    n_lists = attributes.n_lists
+    dialect.read("here", node, lambda _: None, "")
+    assert attributes.n_lists == n_lists + 1  # the spellings that are read

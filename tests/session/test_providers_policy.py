@@ -19,6 +19,7 @@ from ort_gridsample.inference.trial import Trial
 from ort_gridsample.session import (
     accelerator_answers,
     accelerators,
+    decisions,
     form_times,
     installed_runtime,
     provider_process,
@@ -100,7 +101,9 @@ def form_of(model: onnx.ModelProto, policy: str = "fastest", accelerated: str = 
 
 
 def name_of(form: object) -> str | None:
-    return None if form is None else form.name  # type: ignore[attr-defined]
+    """Return the name of the form on a provider, or None on the CPU."""
+    assert isinstance(form, ProviderForm)
+    return None if form.faster_on_cpu else form.name
 
 
 #: The seconds of the node, other words, basic operators, copies and the CPU; and the form that is
@@ -147,13 +150,65 @@ def test_form_after_a_refused_one_has_no_refusal_of_the_node(
     assert (form.name, form.refusal) == ("basic operators", "")
 
 
-def test_reason_has_the_times(fake_times: FakeTimes) -> None:
-    fake_times(3e-3, 2e-3, 1e-3, 0, 4e-3)
+@pytest.mark.parametrize(
+    ("seconds", "time"),
+    [(3e-3, "in 3 ms"), (0.3, "in 300 ms"), (math.inf, "failed when timed")],
+)
+def test_reason_has_the_times(seconds: float, time: str, fake_times: FakeTimes) -> None:
+    fake_times(seconds, seconds, 1e-3, 0, 4e-3)
     session = ogs.InferenceSession(grid_sample(), None, [AZURE], providers_policy="fastest")
     (placement,) = session.placements
     assert placement.reason == (
-        f"written as basic operators, because {AZURE} runs it in 1 ms, and the node itself in 3 ms"
+        f"written as basic operators, because {AZURE} runs it in 1 ms, and the node itself {time}"
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "times"),
+    [
+        (3e-3, f"the CPU takes 0.5 ms and copies take 0.1 ms; {AZURE} takes 3 ms"),
+        (0.512, f"the CPU takes 0.5 ms and copies take 0.1 ms; {AZURE} takes 510 ms"),
+        (math.inf, f"the CPU takes 0.5 ms and copies take 0 ms; {AZURE} failed when timed"),
+    ],
+)
+def test_node_that_is_faster_on_the_cpu_has_the_times_as_its_reason(
+    seconds: float, times: str, fake_times: FakeTimes
+) -> None:
+    fake_times(seconds, seconds, seconds, 1e-4, 5e-4)
+    session = ogs.InferenceSession(grid_sample(), None, [AZURE], providers_policy="fastest")
+    (placement,) = session.placements
+    assert placement.runs_on == "compiled op"
+    assert placement.reason == times
+    assert str(placement).endswith(f": compiled op ({times})")
+
+
+def test_node_that_is_faster_on_the_cpu_without_a_compiled_op_has_both_reasons(
+    fake_times: FakeTimes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_times(3e-3, 3e-3, 3e-3, 1e-4, 5e-4)
+    monkeypatch.setattr(decisions, "compiled_ops_unavailable_reason", lambda: "there is no Numba")
+    session = ogs.InferenceSession(grid_sample(), None, [AZURE], providers_policy="fastest")
+    (placement,) = session.placements
+    assert placement.runs_on in ("Python op", "onnxruntime")
+    assert placement.reason == (
+        f"there is no Numba; the CPU takes 0.5 ms and copies take 0.1 ms; {AZURE} takes 3 ms"
+    )
+
+
+def test_fused_node_that_is_faster_on_the_cpu_has_the_fusion_and_the_times_as_its_reason(
+    fake_times: FakeTimes,
+) -> None:
+    fake_times(3e-3, 3e-3, 3e-3, 1e-4, 5e-4)
+    model = parsed("""g (float[1,2,4,5] X, float[1,2,3] theta) => (float[1,2,6,7] Y)
+        <int64[4] size = {1, 2, 6, 7}> {
+        G = AffineGrid (theta, size)
+        Y = GridSample (X, G)
+    }""")
+    session = ogs.InferenceSession(model, None, [AZURE], providers_policy="fastest")
+    notes = {placement.record.operator: placement.note for placement in session.placements}
+    times = f"the CPU takes 0.5 ms and copies take 0.1 ms; {AZURE} takes 3 ms"
+    assert notes["GridSample"] == f"fused with the node that computes its grid; {times}"
+    assert notes["AffineGrid"].startswith("fused into GridSample node ")
 
 
 @pytest.mark.parametrize(

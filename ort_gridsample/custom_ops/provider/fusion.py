@@ -29,7 +29,8 @@ def find_fused_subgraphs(graph: Graph) -> list[FusedSubgraph]:
 
     A node is in at most one subgraph. Nodes that another provider runs are in none.
     """
-    values = _values_to_read(graph)
+    (outline,) = scopes_of(graph.outline())
+    values = _values_to_read(graph, outline)
     if not values:
         return []
     model = graph.model(values)
@@ -51,7 +52,7 @@ def find_fused_subgraphs(graph: Graph) -> list[FusedSubgraph]:
     for match in matches:
         if not match.is_host and match not in absorbed:
             try:
-                check_grid_is_not_computed(match)
+                check_grid_is_not_computed(match, outline)
             except NotFusedError as reason:
                 _log_reason(match, reason)
     return list(subgraphs.values())
@@ -86,14 +87,16 @@ def _check_unassigned(graph: Graph, subgraph: FusedSubgraph) -> None:
             raise NotFusedError(f"another provider runs {node.op_type} with output {name!r}")
 
 
-def _values_to_read(graph: Graph) -> set[str]:
+def _values_to_read(graph: Graph, scope: Scope) -> set[str]:
     """Return the values that the searches visit, without those at which they end.
 
     The searches read the types of these values, the attributes of the nodes that compute them, and
     the types of the inputs of these nodes. The types of the values at the ends are those that
     onnxruntime has inferred from all nodes of the graph.
+
+    Args:
+        scope: the outline of ``graph``.
     """
-    (scope,) = scopes_of(graph.outline())
     use_def = UseDef(scope)
     values = set(use_def.backward_closure(values_to_infer(use_def), OPERATORS))
     grid_values = set(values_of_grids(use_def))

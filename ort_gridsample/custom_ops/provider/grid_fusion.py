@@ -13,8 +13,9 @@ from ...detection.match import Match
 from ...detection.programs import Scalar
 from ...dialects.table import COMPILED_DOMAIN
 from ...graph.new_names import Names
-from ...graph.scope import Scope
+from ...graph.scope import Scope, where_of
 from ...graph.use_def import UseDef
+from ...inference.views import REARRANGING
 from ...kernels.structs import record
 from ...kernels.tap_plans import COMPILED_MODES, PADDING_CODES
 from ...rewriting.targets.compiled_op import FusedOpTarget
@@ -24,6 +25,9 @@ from .definitions import DOMAINS, FUSED_OPERATORS
 from .fused_grid import compute_grid_sample
 from .fused_subgraph import FusedSubgraph, NotFusedError, nodes_to_fuse
 from .structs import FUSED_GRID, WORD
+
+#: The operators that multiply the base of a grid in decomposed AffineGrids.
+_SUMS_OF_PRODUCTS = ("MatMul", "ReduceSum")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +130,11 @@ def fuse_grid_sample(match: Match, source: CoordinateSource) -> FusedGridSample:
     )
 
 
-def check_grid_is_not_computed(match: Match) -> None:
+def check_grid_is_not_computed(match: Match, outline: Scope) -> None:
     """Check that a match without a fused grid is no GridSample whose grid nodes compute.
+
+    Args:
+        outline: all nodes of the graph. The scope of ``match`` lacks those that no search visits.
 
     Raises:
         NotFusedError: it is one.
@@ -140,9 +147,32 @@ def check_grid_is_not_computed(match: Match) -> None:
         raise NotFusedError(f"other nodes read its grid {grid!r}")
     maker = scope.nodes[scope.makers[grid]]
     raise NotFusedError(
-        f"no nodes that can be fused compute its grid {grid!r}, the output of {maker.op_type}: the "
-        "provider does not search for operators that are decomposed to basic ones"
+        f"no nodes that can be fused compute its grid {grid!r}, the output of {where_of(maker)}: "
+        f"{_obstacle(outline, grid)}"
     )
+
+
+def _obstacle(outline: Scope, grid: str) -> str:
+    """Return what the provider cannot do with the nodes that compute ``grid``, as text.
+
+    The node that computes the coordinates comes before those that only rearrange them.
+    """
+    value = grid
+    while outline.op_types[outline.makers[value]] in REARRANGING:
+        value = outline.inputs[outline.makers[value]][0]
+        if value not in outline.makers:
+            return f"the provider cannot trace the coordinates in {value!r}"
+    index = outline.makers[value]
+    op_type = outline.op_types[index]
+    node = "this node" if value == grid else where_of(outline.nodes[index])
+    if op_type in _SUMS_OF_PRODUCTS:
+        return (
+            f"{node} may belong to an AffineGrid, and the provider does not search for operators "
+            "that are decomposed to basic ones"
+        )
+    if op_type not in FUSED_OPERATORS:
+        return f"the provider does not fuse {node}"
+    return f"the provider cannot trace the coordinates that {node} computes"
 
 
 def _check_kernel(match: Match) -> None:
