@@ -159,10 +159,10 @@ class DecomposedSearch:
     ) -> DecomposedOperator | None:
         """Return the operator that a candidate computes, or None if it computes something else."""
         value_of = partial(inference.value_in_all_calls, search.scope)
-        trial = _TRIALS[candidate.operator]
+        test = _CANDIDATE_TESTS[candidate.operator]
         possible_borders = []
         for names in product(candidate.outputs, *candidate.inputs):
-            if trial.fits(*map(value_of, names)):
+            if test.fits(*map(value_of, names)):
                 possible_borders.append(names)
         if candidate.operator == "GridSample":
             # Images with an axis for each length come before those with all pixels on one axis.
@@ -174,13 +174,13 @@ class DecomposedSearch:
             values = [value_of(name) for name in (*inputs, *subgraph.shape_sources)]
             if any(value.shape is None or value.type not in spec.TYPES for value in values):
                 continue
-            result = self._run(trial, _model_of(search, subgraph, values), values)
+            result = self._run(test, _model_of(search, subgraph, values), values)
             if result is not None:
                 return DecomposedOperator(candidate.operator, subgraph, result)
         return None
 
     def _run(
-        self, trial: _Trial, model: onnx.ModelProto, values: Sequence[TypeAndShape]
+        self, test: _CandidateTest, model: onnx.ModelProto, values: Sequence[TypeAndShape]
     ) -> TrialResult | None:
         """Return the result of a trial. Equal models, such as the layers of a network, run once."""
         assert self._probe is not None  # there are candidates
@@ -189,7 +189,7 @@ class DecomposedSearch:
         # One look-up, because another thread may clear the results at any time.
         with suppress(KeyError):
             return _trial_results[key]
-        result = trial.run(model, values, self._probe)
+        result = test.run(model, values, self._probe)
         if len(_trial_results) >= MAX_RESULTS:
             _trial_results.clear()
         _trial_results[key] = result
@@ -331,7 +331,7 @@ def _fits_affine_grid(grid: TypeAndShape, theta: TypeAndShape) -> bool:
     return False
 
 
-class _Trial(NamedTuple):
+class _CandidateTest(NamedTuple):
     """The test of candidates for an operator.
 
     Attributes:
@@ -344,9 +344,9 @@ class _Trial(NamedTuple):
     run: Callable[[onnx.ModelProto, Sequence[TypeAndShape], Probe], TrialResult | None]
 
 
-_TRIALS: Mapping[str, _Trial] = {
-    "GridSample": _Trial(_fits_sample, try_sample),
-    "AffineGrid": _Trial(_fits_affine_grid, try_affine_grid),
+_CANDIDATE_TESTS: Mapping[str, _CandidateTest] = {
+    "GridSample": _CandidateTest(_fits_sample, try_sample),
+    "AffineGrid": _CandidateTest(_fits_affine_grid, try_affine_grid),
 }
 
 

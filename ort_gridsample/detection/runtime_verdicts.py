@@ -19,8 +19,8 @@ _VERBS = {"refuses": "refuses", "wrong": "gets a wrong result for", "runs": "run
 
 
 @dataclass(frozen=True)
-class NodeForm:
-    """The properties of a node of the standard on which facts depend.
+class NodeProperties:
+    """The properties of a node of the standard on which facts about runtimes depend.
 
     A property of which nothing is known is empty. In a function, it can have several values.
 
@@ -45,8 +45,8 @@ class NodeForm:
     grid_types: tuple[str, ...] = ()
 
 
-def form_of(record: NodeRecord, opset: int) -> NodeForm:
-    """Return the form that a node has, or would have, as a node of the standard in ``opset``."""
+def properties_of(record: NodeRecord, opset: int) -> NodeProperties:
+    """Return the properties of a node if it is, or is written as, a node of ``opset``."""
 
     def known(name: str) -> tuple[str | int, ...]:
         value = record.attributes.get(name)
@@ -54,7 +54,7 @@ def form_of(record: NodeRecord, opset: int) -> NodeForm:
         return (value,) if is_known else ()  # type: ignore[return-value]
 
     types = [*record.types.values(), (), ()]
-    return NodeForm(
+    return NodeProperties(
         operator=record.operator,
         opset=opset,
         axes=record.spatial_axes,
@@ -66,9 +66,9 @@ def form_of(record: NodeRecord, opset: int) -> NodeForm:
     )
 
 
-def is_refused(runtime: Runtime, form: NodeForm) -> bool:
+def is_refused(runtime: Runtime, properties: NodeProperties) -> bool:
     """Whether a release of a runtime certainly refuses a node, or computes it wrongly."""
-    return any(fact.verdict != "runs" and _holds(fact, form) for fact in runtime.facts)
+    return any(fact.verdict != "runs" and _holds(fact, properties) for fact in runtime.facts)
 
 
 @dataclass(frozen=True)
@@ -111,15 +111,17 @@ def _verdict_by_facts(runtime: Runtime, record: NodeRecord) -> RuntimeVerdict:
     if record.dialect.name != AI_ONNX and not record.decomposed:
         reason = f"{record.op_type} of {record.dialect.name} is not an operator of ONNX"
         return RuntimeVerdict(title, "refuses", [reason])
-    form = form_of(record, record.opset)
-    if runtime.opset is not None and form.opset > runtime.opset:
+    properties = properties_of(record, record.opset)
+    if runtime.opset is not None and properties.opset > runtime.opset:
         return RuntimeVerdict(title, "refuses", [f"{title} reads opsets up to {runtime.opset}"])
-    certain = [fact for fact in runtime.facts if _holds(fact, form)]
+    certain = [fact for fact in runtime.facts if _holds(fact, properties)]
     refusals = [fact for fact in certain if fact.verdict != "runs"]
     if refusals:
         return _verdict(runtime, _summary(refusals), refusals)
     possible = [
-        fact for fact in runtime.facts if fact.verdict != "runs" and _holds(fact, form) is None
+        fact
+        for fact in runtime.facts
+        if fact.verdict != "runs" and _holds(fact, properties) is None
     ]
     if possible or not certain:
         return _verdict(runtime, NOT_KNOWN, possible)
@@ -146,21 +148,23 @@ def reason_of(runtime: Runtime, fact: Fact) -> str:
     return f"{runtime.title} {verb} {fact.what}{until} ({fact.evidence})"
 
 
-def _holds(fact: Fact, form: NodeForm) -> bool | None:
+def _holds(fact: Fact, properties: NodeProperties) -> bool | None:
     """Whether a fact holds for a node; None if that depends on what is not known.
 
     That is so for a partial fact if its conditions hold.
     """
-    last_opset = form.opset if fact.last_opset is None else fact.last_opset
-    if form.operator not in fact.operators or not fact.first_opset <= form.opset <= last_opset:
+    last_opset = properties.opset if fact.last_opset is None else fact.last_opset
+    if properties.operator not in fact.operators:
+        return False
+    if not fact.first_opset <= properties.opset <= last_opset:
         return False
     conditions = [
-        _is_within(form.axes, fact.axes),
-        _is_within(form.modes, fact.modes),
-        _is_within(form.padding_modes, fact.padding_modes),
-        _is_within(form.align_corners, fact.align_corners),
-        _is_within(form.types, fact.types),
-        _is_within(form.grid_types, fact.grid_types),
+        _is_within(properties.axes, fact.axes),
+        _is_within(properties.modes, fact.modes),
+        _is_within(properties.padding_modes, fact.padding_modes),
+        _is_within(properties.align_corners, fact.align_corners),
+        _is_within(properties.types, fact.types),
+        _is_within(properties.grid_types, fact.grid_types),
     ]
     if False in conditions:
         return False

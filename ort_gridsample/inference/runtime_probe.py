@@ -1,8 +1,8 @@
 """Find out what a runtime runs by itself and correctly, by running it.
 
 A :class:`RuntimeProbe` makes trials of nodes (:mod:`.trial`), and runs models of several nodes. A
-:class:`Runtime` runs the models: the installed onnxruntime
-(:mod:`ort_gridsample.session.installed_runtime`), or another build of it, such as onnxruntime-web.
+:class:`CpuRunner` runs the models, on the installed onnxruntime
+(:mod:`ort_gridsample.session.installed_runtime`) or another build of it, such as onnxruntime-web.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class OutputType:
     lengths: Sequence[spec.Dim]
 
 
-class Runtime(Runner, Protocol):
+class CpuRunner(Runner, Protocol):
     """A runner on the CPU that also infers types. It raises any exception for a refused model."""
 
     def output_types(self, model: bytes) -> list[OutputType]:
@@ -80,7 +80,7 @@ class MissingRuntime:
         raise RuntimeError(NOT_INSTALLED)
 
     def output_types(self, model: bytes) -> list[OutputType]:
-        """See :meth:`Runtime.output_types`.
+        """See :meth:`CpuRunner.output_types`.
 
         Raises:
             RuntimeError: always.
@@ -92,22 +92,22 @@ class RuntimeProbe:
     """A :class:`ort_gridsample.inference.probe.Probe` that runs the models on a runtime.
 
     Args:
-        runtime: runs the models. Whether it runs a node is tested once.
+        runner: runs the models. Whether it runs a node is tested once.
 
     Attributes:
         was_asked_about_model: whether it was called for more than whether the runtime runs a node.
             If the runtime is missing, properties of the model are then unknown.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
+    def __init__(self, runner: CpuRunner) -> None:
+        self.runner = runner
         self.was_asked_about_model = False
         self._refusals: dict[object, str] = {}
 
     @property
     def has_runtime(self) -> bool:
         """Whether a runtime is installed."""
-        return not isinstance(self.runtime, MissingRuntime)
+        return not isinstance(self.runner, MissingRuntime)
 
     def refusal(
         self,
@@ -122,7 +122,7 @@ class RuntimeProbe:
         key = node.SerializeToString(), versions, operator, tuple(types.items()), n_axes
         if key not in self._refusals:
             refusal = _trial(node, opsets, operator, types, n_axes).refusal(
-                self.runtime, "its own kernel"
+                self.runner, "its own kernel"
             )
             self._refusals[key] = without_error_code(refusal)
         return self._refusals[key]
@@ -131,7 +131,7 @@ class RuntimeProbe:
         """See :meth:`.Probe.types_of`."""
         self.was_asked_about_model = True
         try:
-            outputs = self.runtime.output_types(model.SerializeToString())
+            outputs = self.runner.output_types(model.SerializeToString())
         except Exception as error:
             logger.debug("onnxruntime infers no types: %s", error)
             return {}
@@ -154,7 +154,7 @@ class RuntimeProbe:
         names = [value.name for value in model.graph.input]
         try:
             named_feeds = [dict(zip(names, arrays, strict=True)) for arrays in feeds]
-            return self.runtime.run(model.SerializeToString(), named_feeds, optimized=False)
+            return self.runner.run(model.SerializeToString(), named_feeds, optimized=False)
         except Exception as error:
             logger.debug("onnxruntime does not run a probe: %s", error)
             return None

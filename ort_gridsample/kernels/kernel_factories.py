@@ -97,7 +97,7 @@ def axis_taps_for(coordinate_type: str, weight_type: str) -> Callable[..., int]:
         length = array_at(launch.lengths, (launch.r,), np.int64)[axis]
         normalized = scratch_array(launch, worker_address, "coordinates", coordinate_dtype)
         return tap_table.compute_axis_taps(
-            tap_table.Axis(length, kernel.padding, kernel.align_corners != 0, kernel.mode),
+            tap_table.SampledAxis(length, kernel.padding, kernel.align_corners != 0, kernel.mode),
             normalized[axis],
             positions,
             array_at(index_address, (taps, launch.plan.table_columns), np.uint32),

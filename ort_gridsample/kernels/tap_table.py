@@ -78,7 +78,7 @@ MODE_TAPS = tuple(TAPS.values())
 MAX_EXACT_LENGTH = 1 << 24
 
 
-class Axis(NamedTuple):
+class SampledAxis(NamedTuple):
     """An axis of X, with the attributes that decide about its taps."""
 
     #: The number of pixels.
@@ -134,17 +134,17 @@ def _write_unpadded_taps(
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         normalized, index, weight = array_structs(context, builder, arguments, signature.args)
         mode, length, align_corners, _, positions, _, _ = arguments
-        row = _Row(builder, length, align_corners, normalized, index, weight)
+        writer = _TapsWriter(builder, length, align_corners, normalized, index, weight)
         # Rounded coordinates of longer axes do not tell exactly which taps are inside.
         is_short = builder.icmp_signed("<=", length, INT64(MAX_NEAR))
         result = variable(builder, is_short)
         for code, rule in enumerate(COMPILED_MODE_RULES.values()):
             with if_equal(builder, mode, code):
                 lowest = float(-rule.offsets[0])
-                highest = row.axis.numbers.last - rule.offsets[-1]
-                with vectors_of(builder, positions, row.lanes) as vector:
+                highest = writer.axis.numbers.last - rule.offsets[-1]
+                with vectors_of(builder, positions, writer.lanes) as vector:
                     begin = vector.begin
-                    x = unnormalize(row.coordinates(begin), row.axis.numbers)
+                    x = unnormalize(writer.coordinates(begin), writer.axis.numbers)
                     # With taps after the base, coordinates are before the last pixel if these are
                     # inside. Otherwise the last pixel may be that of a coordinate to be padded.
                     end = rule.base(VECTORS, x) if rule.offsets[-1] > 0 else x
@@ -152,8 +152,8 @@ def _write_unpadded_taps(
                     with builder.if_then(builder.not_(is_inside.all()), likely=False):
                         builder.store(FALSE, result)
                         vector.end_loop()
-                    taps = taps_of(rule, x, row.weight_type)
-                    row.write(begin, taps.first, taps.weights)
+                    taps = taps_of(rule, x, writer.weight_type)
+                    writer.write(begin, taps.first, taps.weights)
         return builder.load(result)
 
     argument_types = (
@@ -199,18 +199,18 @@ def _write_padded_taps(
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         normalized, index, weight = array_structs(context, builder, arguments, signature.args)
         mode, padding, length, align_corners, _, positions, moves_inside, _, _ = arguments
-        row = _Row(builder, length, align_corners, normalized, index, weight)
+        writer = _TapsWriter(builder, length, align_corners, normalized, index, weight)
         for code, rule in enumerate(COMPILED_MODE_RULES.values()):
             plans = plans_of_mode(code)
             with if_equal(builder, mode, code):
                 if rule.taps == 1:
-                    row.write_gathered(positions, padding, plans)
+                    writer.write_gathered(positions, padding, plans)
                 else:
                     with builder.if_else(moves_inside) as (moved, gathered):
                         with moved:
-                            row.write_moved(positions, padding, plans)
+                            writer.write_moved(positions, padding, plans)
                         with gathered:
-                            row.write_gathered(positions, padding, plans)
+                            writer.write_gathered(positions, padding, plans)
         return context.get_dummy_value()
 
     argument_types = (
@@ -227,8 +227,8 @@ def _write_padded_taps(
     return types.void(*argument_types), generate
 
 
-class _Row:
-    """Generate the taps of a tile on one axis.
+class _TapsWriter:
+    """Generate the code that writes the taps of a tile on one axis.
 
     Args:
         builder: LLVM's.
@@ -365,7 +365,7 @@ def compute_axis_taps(
     """Compute the taps of a tile on one axis.
 
     Args:
-        axis: the :class:`Axis`.
+        axis: the :class:`SampledAxis`.
         normalized: the normalized coordinates (≥ P + ROW_PADDING,). Those after the first P are
             overwritten.
         positions: P.

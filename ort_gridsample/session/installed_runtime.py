@@ -1,4 +1,4 @@
-"""The installed onnxruntime as the runtime that a probe tests."""
+"""The installed onnxruntime as the runner of a probe."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from . import forks
 
 
 class InstalledRuntime:
-    """The installed onnxruntime; see :class:`ort_gridsample.inference.runtime_probe.Runtime`."""
+    """The installed onnxruntime; see :class:`ort_gridsample.inference.runtime_probe.CpuRunner`."""
 
     def run(
         self,

@@ -1,4 +1,4 @@
-"""onnxruntime-web as the runtime that a probe tests.
+"""onnxruntime-web as the runner of a probe.
 
 onnxruntime-web is asynchronous, and the package's functions are not. So a call of a function that
 meets a question without an answer goes on as if the runtime refused, and keeps the question. The
@@ -55,7 +55,7 @@ class UnansweredError(Exception):
 
 
 class WebRuntime:
-    """A :class:`ort_gridsample.inference.runtime_probe.Runtime` of known answers.
+    """A :class:`ort_gridsample.inference.runtime_probe.CpuRunner` of known answers.
 
     Attributes:
         answers: the answers by the keys of their questions.

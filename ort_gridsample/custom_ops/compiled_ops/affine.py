@@ -71,7 +71,7 @@ from .sentences import (
     strlen,
     text_argument,
 )
-from .structs import BASIC_STATE, FILL, GRID_SAMPLE, NODE, OP, REQUEST, TEXT
+from .structs import BASIC_STATE, FILL, GRID_SAMPLE_STATE, NODE, OP, REQUEST, TEXT
 
 normalize = register_jitable(reference_coordinates.normalize)
 
@@ -157,7 +157,7 @@ def fused_states(X_type: str, size_type: str, theta_type: str) -> tuple[Any, lis
     The first group of states, one per mode, is for a grid of theta's type. It is followed by
     a group for each value of the attribute ``grid_type``.
     """
-    return GRID_SAMPLE, [
+    return GRID_SAMPLE_STATE, [
         sample_fields(
             X_type,
             grid_type,
@@ -191,7 +191,7 @@ def create_fused(op_address: Address, api: Address, info: Address, out: Address)
     group = grid_type + 1  # -1, no attribute: the first group, whose grids are of theta's type
     state_address = create_sample_state(node, op, errors_address, group, N_FUSED_INPUTS)
     if state_address != 0:
-        state = record_at(state_address, GRID_SAMPLE)
+        state = record_at(state_address, GRID_SAMPLE_STATE)
         align_corners = integer_attribute(node, c_string("affine_grid_align_corners"), 0)
         state.affine_align_corners = align_corners
         state.affine_errors = affine_errors
@@ -218,7 +218,7 @@ def compute(state_address: Address, context: Address) -> Status:
 def prepare_grid(request_address: Address) -> Status:
     """Set the grid of a GridSample whose second input is size, and whose third input is theta."""
     request = record_at(request_address, REQUEST)
-    errors_address = record_at(request.launch.kernel, GRID_SAMPLE).affine_errors
+    errors_address = record_at(request.launch.kernel, GRID_SAMPLE_STATE).affine_errors
     return _check_and_set_grid(request, request.inputs[2], request.inputs[1], 8, errors_address)
 
 
@@ -464,7 +464,7 @@ def coordinates_for(theta_type: str, grid_type: str) -> Callable[..., int]:
     ) -> int:
         launch = record_at(launch_address, LAUNCH)
         worker = record_at(worker_address, WORKER)
-        align_corners = record_at(launch.kernel, GRID_SAMPLE).affine_align_corners
+        align_corners = record_at(launch.kernel, GRID_SAMPLE_STATE).affine_align_corners
         r = launch.r
         lengths = array_at(launch.out_lengths, (r,), np.int64)
         columns = lengths[r - 1]

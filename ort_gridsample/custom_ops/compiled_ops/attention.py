@@ -84,7 +84,7 @@ from .shape_inference import (
     open_inference,
     set_inferred_shape,
 )
-from .structs import ATTENTION, LEVEL, NODE, OP, OPERANDS, REQUEST
+from .structs import ATTENTION_STATE, LEVEL, NODE, OP, OPERANDS, REQUEST
 
 #: A number of pixels that is too large for any value. Larger numbers are reduced to it. The sum of
 #: two of them does not wrap around.
@@ -215,7 +215,7 @@ def states(
         "output_layout": OUTPUT_BY_QUERY,
         "weights_layout": STATED,
     }
-    return ATTENTION, [{"kernel": kernel, "operands": operands}]
+    return ATTENTION_STATE, [{"kernel": kernel, "operands": operands}]
 
 
 def create(op_address: Address, api: Address, info: Address, out: Address) -> Status:
@@ -235,14 +235,14 @@ def create(op_address: Address, api: Address, info: Address, out: Address) -> St
         errors_address,
         OUTPUT_LAYOUT_UNKNOWN_INDEX,
     )
-    state_address = create_state(node, op, 0, ATTENTION, errors_address, MISSING_STATE_INDEX)
+    state_address = create_state(node, op, 0, ATTENTION_STATE, errors_address, MISSING_STATE_INDEX)
     if state_address != 0 and len(operands) > 0:
-        state = record_at(state_address, ATTENTION)
+        state = record_at(state_address, ATTENTION_STATE)
         memcpy(address_of(state.operands), np.int64(operands.ctypes.data), sizeof(OPERANDS))
         state.levels = np.int64(levels.ctypes.data)
         state.n_levels = 8 * len(levels) // sizeof(LEVEL)
     if state_address != 0 and output_layout >= 0:
-        record_at(state_address, ATTENTION).operands.output_layout = output_layout
+        record_at(state_address, ATTENTION_STATE).operands.output_layout = output_layout
     return close_node(node, state_address, out)
 
 
@@ -299,7 +299,7 @@ def _infer_lengths(
 
 def compute(state_address: Address, context: Address) -> Status:
     """KernelComputeV2: compute the weighted sums."""
-    state = record_at(state_address, ATTENTION)
+    state = record_at(state_address, ATTENTION_STATE)
     operands = state.operands
     request = local_record(REQUEST)
     status = open_request(request, state, context, 0)
@@ -815,7 +815,7 @@ _compute = register_jitable(compute)
 def compute_with_status(state_address: Address, context: Address) -> Status:
     """KernelComputeV2 of an op that replaces a Python op, and has its status output."""
     status = _compute(state_address, context)
-    return status or write_status_output(record_at(state_address, ATTENTION), context)
+    return status or write_status_output(record_at(state_address, ATTENTION_STATE), context)
 
 
 IMPLEMENTATION = OpImplementation(create, compute, destroy, SENTENCES, states, infer)

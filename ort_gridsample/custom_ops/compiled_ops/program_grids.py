@@ -69,7 +69,7 @@ from .sentences import (
 )
 from .structs import (
     COMPONENT,
-    GRID_SAMPLE,
+    GRID_SAMPLE_STATE,
     NODE,
     OP,
     PROGRAMS,
@@ -137,7 +137,9 @@ def states(X_type: str, grid_type: str, _: str) -> tuple[Any, list[Fields]]:
         "prepare_grid": (prepare_grid,),
         "coordinates": (coordinates_for, grid_type),
     }
-    return GRID_SAMPLE, [state_fields(X_type, grid_type, mode, **source) for mode in COMPILED_MODES]
+    return GRID_SAMPLE_STATE, [
+        state_fields(X_type, grid_type, mode, **source) for mode in COMPILED_MODES
+    ]
 
 
 def create(op_address: Address, api: Address, info: Address, out: Address) -> Status:
@@ -158,7 +160,7 @@ def create(op_address: Address, api: Address, info: Address, out: Address) -> St
         node, op, errors_address, FIRST_GROUP, 2 + program_set.n_sources
     )
     if state_address != 0:
-        programs_address = address_of(record_at(state_address, GRID_SAMPLE).programs)
+        programs_address = address_of(record_at(state_address, GRID_SAMPLE_STATE).programs)
         memcpy(programs_address, address_of(program_set), sizeof(PROGRAMS))
     return close_node(node, state_address, out)
 
@@ -254,7 +256,7 @@ def prepare_grid(request_address: Address) -> Status:
     The second input holds the scalars. The sources follow.
     """
     request = record_at(request_address, REQUEST)
-    state = record_at(request.launch.kernel, GRID_SAMPLE)
+    state = record_at(request.launch.kernel, GRID_SAMPLE_STATE)
     program_set = state.programs
     if not _has_inputs(request, state):
         arguments = (integer_argument(program_set.n_sources),)
@@ -309,7 +311,7 @@ def _set_grid_shape(
 
     Args:
         request: a REQUEST.
-        state: a GRID_SAMPLE.
+        state: a GRID_SAMPLE_STATE.
         programs: its array of PROGRAM: those of the coordinates, then those of operands.
         coordinate_shape: memory for the shape (r + 1,) of a coordinate.
         grid_shape: where the shape (r + 2,) is written.
@@ -496,7 +498,7 @@ def coordinates_for(grid_type: str) -> Callable[..., int]:
     ) -> int:
         launch = record_at(launch_address, LAUNCH)
         request = record_at(launch_address, REQUEST)  # begins with the launch
-        program_set = record_at(launch.kernel, GRID_SAMPLE).programs
+        program_set = record_at(launch.kernel, GRID_SAMPLE_STATE).programs
         r = launch.r
         lengths = shape_of(request.grid)[: r + 1]
         first = batch * launch.positions + begin

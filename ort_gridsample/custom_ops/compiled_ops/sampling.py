@@ -58,7 +58,7 @@ from .sentences import (
     text_argument,
 )
 from .shape_inference import alloc_shape, inferred_shape, open_inference, set_inferred_shape
-from .structs import GRID_SAMPLE, NODE, OP, REQUEST
+from .structs import GRID_SAMPLE_STATE, NODE, OP, REQUEST
 
 _PADDINGS = list(PADDING_CODES)
 _MODES = [*COMPILED_MODES, *spec.MODE_SYNONYMS]
@@ -154,7 +154,7 @@ N_INPUTS = 2
 
 def states(X_type: str, grid_type: str) -> tuple[Any, list[Fields]]:
     """Return the initial states of a GridSample, one per mode."""
-    return GRID_SAMPLE, [state_fields(X_type, grid_type, mode) for mode in COMPILED_MODES]
+    return GRID_SAMPLE_STATE, [state_fields(X_type, grid_type, mode) for mode in COMPILED_MODES]
 
 
 def state_fields(
@@ -245,10 +245,10 @@ def create_mode_state(
     """
     index = group * N_MODES + mode
     state_address = create_state(
-        node, op, index, GRID_SAMPLE, errors_address, MISSING_STATE_INDEX + mode
+        node, op, index, GRID_SAMPLE_STATE, errors_address, MISSING_STATE_INDEX + mode
     )
     if state_address != 0:
-        state = record_at(state_address, GRID_SAMPLE)
+        state = record_at(state_address, GRID_SAMPLE_STATE)
         state.kernel.padding = padding
         state.n_inputs = n_inputs
     return state_address
@@ -284,7 +284,7 @@ def infer(op_address: Address, context: Address) -> int:
 
 def compute(state_address: Address, context: Address) -> Status:
     """KernelComputeV2: sample."""
-    state = record_at(state_address, GRID_SAMPLE)
+    state = record_at(state_address, GRID_SAMPLE_STATE)
     request = local_record(REQUEST)
     request.launch.kernel = state_address
     status = requests.open_request(request, state, context, state.n_inputs)
@@ -395,7 +395,9 @@ _compute = register_jitable(compute)
 def compute_with_status(state_address: Address, context: Address) -> Status:
     """KernelComputeV2 of an op that replaces a Python op, and has its status output."""
     status = _compute(state_address, context)
-    return status or requests.write_status_output(record_at(state_address, GRID_SAMPLE), context)
+    return status or requests.write_status_output(
+        record_at(state_address, GRID_SAMPLE_STATE), context
+    )
 
 
 IMPLEMENTATION = OpImplementation(create, compute, destroy, SENTENCES, states, infer)

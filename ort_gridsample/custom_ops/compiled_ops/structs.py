@@ -172,7 +172,7 @@ PROGRAMS = record(
 )
 
 #: The state of a GridSample, with any source of its grid.
-GRID_SAMPLE = record(
+GRID_SAMPLE_STATE = record(
     *_STATE,
     # The address of the function that checks the inputs and sets the grid; 0 if it is an input.
     "prepare_grid",
@@ -217,7 +217,7 @@ LEVEL = record(
 )
 
 #: The state of a deformable attention.
-ATTENTION = record(
+ATTENTION_STATE = record(
     *_STATE,
     ("operands", OPERANDS),
     "levels",  # the address of an array of LEVEL

@@ -24,7 +24,7 @@ from ..compiled_ops.requests import (
 )
 from ..compiled_ops.sampling import sample
 from ..compiled_ops.sentences import error_status, no_memory, shape_argument
-from ..compiled_ops.structs import GRID_SAMPLE, INPUT, REQUEST
+from ..compiled_ops.structs import GRID_SAMPLE_STATE, INPUT, REQUEST
 from .structs import COMPUTE_INFO, FUSED_GRID
 
 #: The index of the scalars among a REQUEST's inputs.
@@ -34,7 +34,7 @@ _SCALARS = 1
 def compute_grid_sample(info_address: Address, state_address: Address, context: Address) -> Status:
     """Compute of OrtNodeComputeInfo."""
     fused = record_at(record_at(info_address, COMPUTE_INFO).grid, FUSED_GRID)
-    state = record_at(state_address, GRID_SAMPLE)
+    state = record_at(state_address, GRID_SAMPLE_STATE)
     request = local_record(REQUEST)
     request.launch.kernel = state_address
     status = open_request(request, state, context, 0)

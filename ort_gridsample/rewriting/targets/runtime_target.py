@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 from ...detection.match import Match
-from ...detection.runtime_verdicts import NodeForm, form_of, is_refused
+from ...detection.runtime_verdicts import NodeProperties, is_refused, properties_of
 from ...dialects.registry import PRIMITIVES, TWO_AXES
 from ...dialects.table import AI_ONNX
 from ...graph.runtimes import Runtime
@@ -74,44 +74,44 @@ class RuntimeTarget(TargetSelector):
         record = match.record
         if record.spatial_axes != (2,) or not self._in_float32.replaces(match):
             return False
-        form = form_of(record, two_axes.FIRST_OPSET)
-        in_float32 = replace(form, types=("float32",), grid_types=("float32",))
+        properties = properties_of(record, two_axes.FIRST_OPSET)
+        in_float32 = replace(properties, types=("float32",), grid_types=("float32",))
         return not is_refused(self.runtime, in_float32)
 
     def _is_suitable(self, name: str, match: Match) -> bool:
-        """Whether the target can write a node, in a form that the runtime is not known to refuse.
+        """Whether the target can write a node as one that the runtime is not known to refuse.
 
         A target that leaves the node as it is can write it.
         """
         record = match.record
         if name == PRIMITIVES:
             return True
-        form = form_of(record, max(match.opset, two_axes.FIRST_OPSET))
+        properties = properties_of(record, max(match.opset, two_axes.FIRST_OPSET))
         if name == TWO_AXES:
             if record.operator != "GridSample":
                 return True  # the target writes basic operators
-            if not _can_be_planar(form):
+            if not _can_be_planar(properties):
                 return False
-            form = _planar(form)
-        return not is_refused(self.runtime, form)
+            properties = _planar(properties)
+        return not is_refused(self.runtime, properties)
 
 
-def _can_be_planar(form: NodeForm) -> bool:
+def _can_be_planar(properties: NodeProperties) -> bool:
     """Whether a GridSample can be written with two spatial axes, as far as it is known."""
-    cases = product(form.types, form.modes, form.padding_modes, form.axes)
+    cases = product(properties.types, properties.modes, properties.padding_modes, properties.axes)
     return not any(two_axes.refusal_of("", *case) for case in cases)
 
 
-def _planar(form: NodeForm) -> NodeForm:
-    """Return the form of the nodes that a GridSample becomes with two spatial axes."""
+def _planar(properties: NodeProperties) -> NodeProperties:
+    """Return the properties of the nodes that a GridSample becomes with two spatial axes."""
     planar = replace(
-        form,
+        properties,
         opset=two_axes.FIRST_OPSET,
         axes=(2,),
-        types=_without_bfloat16(form.types),
-        grid_types=_without_bfloat16(form.grid_types),
+        types=_without_bfloat16(properties.types),
+        grid_types=_without_bfloat16(properties.grid_types),
     )
-    if form.axes != (3,):
+    if properties.axes != (3,):
         return planar
     padding_mode, align_corners = two_axes.PADDING_OF_SLICES
     return replace(
