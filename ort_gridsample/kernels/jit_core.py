@@ -14,6 +14,7 @@ import struct
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache, partial
 from types import ModuleType
 from typing import Any, Final, NamedTuple, SupportsIndex
@@ -179,7 +180,7 @@ class _LargeMemory:
     """
 
     def __init__(self) -> None:
-        # At most one array. Its methods are atomic.
+        # One array, or for a while those of calls that ended together. Its methods are atomic.
         self._kept: list[Array] = []
         self._unneeded_calls = 0
 
@@ -200,7 +201,9 @@ class _LargeMemory:
         if wanted > KEPT_BYTES:
             self._unneeded_calls = 0
             if wanted <= MAX_KEPT_LARGE_BYTES and (memory is None or memory.nbytes < wanted):
-                memory = np.empty(-(-wanted // KEPT_BYTES) * KEPT_BYTES, np.uint8)
+                memory = None  # before more is allocated
+                with suppress(MemoryError):  # the call succeeded without it
+                    memory = np.empty(-(-wanted // KEPT_BYTES) * KEPT_BYTES, np.uint8)
         elif memory is not None:
             self._unneeded_calls += 1
             if self._unneeded_calls > MAX_UNNEEDED_CALLS:

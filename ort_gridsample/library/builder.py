@@ -73,7 +73,7 @@ CPUS = {
     "x86-64-v3": Cpu(level=3, features=_V3_KERNEL_FEATURES, host_features=_V3_FEATURES),
     "x86-64-v4": Cpu(
         level=4,
-        features=(*_V3_KERNEL_FEATURES, "avx512f"),
+        features=(*_V3_KERNEL_FEATURES, "avx512f", "avx512vl"),
         host_features=(*_V3_KERNEL_FEATURES, *_V4_FEATURES),
     ),
     "generic": Cpu(level=1),

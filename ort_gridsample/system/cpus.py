@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from contextlib import suppress
 from functools import cache
@@ -25,21 +26,28 @@ def available_cpus() -> int:
     return max(1, math.ceil(min(n_cpus, _cpu_quota())))
 
 
-#: The number that :func:`recently_available_cpus` returns until the given time.
-_recent_cpus = 1, 0
-#: How long that is, in nanoseconds.
+#: How long :func:`recently_available_cpus` returns a number, in nanoseconds.
 MAX_AGE = 10_000_000
+
+
+class _RecentCpus(threading.local):
+    """The number of processors of a thread. Each thread has its own affinity."""
+
+    n_cpus = 1
+    #: Until when the number is returned.
+    end = 0
+
+
+_recent_cpus = _RecentCpus()
 
 
 def recently_available_cpus() -> int:
     """Return :func:`available_cpus`, or its result of up to 10 ms ago in a tenth of the time."""
-    global _recent_cpus
     now = time.monotonic_ns()
-    n_cpus, end = _recent_cpus
-    if now >= end:
-        n_cpus = available_cpus()
-        _recent_cpus = n_cpus, now + MAX_AGE
-    return n_cpus
+    if now >= _recent_cpus.end:
+        _recent_cpus.n_cpus = available_cpus()
+        _recent_cpus.end = now + MAX_AGE
+    return _recent_cpus.n_cpus
 
 
 @cache  # a process reads the files once

@@ -1,5 +1,7 @@
 """The memory that the process keeps for large calls of the compiled core."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -41,4 +43,14 @@ def test_memory_that_a_call_uses_is_not_given_to_another_call():
 def test_memory_beyond_the_limit_is_not_kept():
     memory = jit_core._LargeMemory()
     memory.keep(None, jit_core.MAX_KEPT_LARGE_BYTES + 1)
+    assert memory.take() is None
+
+
+def test_call_does_not_fail_if_no_memory_is_left_to_keep(monkeypatch):
+    def empty(*_arguments: object) -> None:
+        raise MemoryError("none is left")
+
+    memory = jit_core._LargeMemory()
+    monkeypatch.setattr(jit_core, "np", SimpleNamespace(empty=empty, uint8=np.uint8))
+    memory.keep(None, jit_core.KEPT_BYTES + 1)
     assert memory.take() is None

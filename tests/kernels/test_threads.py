@@ -210,6 +210,16 @@ class TestNumThreads:
         wait_until(lambda: cpus.recently_available_cpus() == 6)
         assert time.monotonic_ns() - start < 10**9
 
+    def test_processors_of_a_thread_are_not_those_of_another_one(self, monkeypatch):
+        monkeypatch.setattr(cpus, "MAX_AGE", 10**11)
+        monkeypatch.setattr(cpus, "_recent_cpus", cpus._RecentCpus())
+        monkeypatch.setattr(cpus, "available_cpus", lambda: 5)
+        assert cpus.recently_available_cpus() == 5
+        monkeypatch.setattr(cpus, "available_cpus", lambda: 6)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(cpus.recently_available_cpus).result() == 6
+        assert cpus.recently_available_cpus() == 5
+
 
 class TestForEach:
     @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

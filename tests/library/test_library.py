@@ -5,6 +5,7 @@ ops, which other tests use as well. ``ORT_GRIDSAMPLE_TESTED_RELEASE`` names the 
 whose libraries for other machines are then tested.
 """
 
+import ast
 import email
 import importlib.util
 import os
@@ -965,6 +966,21 @@ def test_compiled_code_counts_processors_and_has_the_level_of_this_one() -> None
     (native, *_) = builder._cpus(linking.MACHINES[builder._target_name(None)], (builder.NATIVE,))
     assert count == available_cpus()
     assert level == builder.CPUS[native].level
+
+
+@pytest.mark.parametrize("cpu", builder.CPUS)
+def test_features_of_a_level_that_kernels_ask_for_are_named(cpu: str) -> None:
+    kernels = Path(target.__file__).parent
+    calls = [
+        call
+        for path in kernels.glob("*.py")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in ("has", "target.has")
+    ]
+    asked = {ast.literal_eval(argument) for call in calls for argument in call.args}
+    assert "avx512vl" in asked
+    level = builder.CPUS[cpu]
+    assert asked & {*level.host_features} <= {*level.features}
 
 
 # --- The execution provider ---
