@@ -65,9 +65,9 @@ PYODIDE_URL = "https://cdn.jsdelivr.net/pyodide/v{version}/full/{file_name}"
 PYPI_SOURCE_OF_NUMPY = "open-webui==0.12.4"
 #: The stored models that the page offers, with their inputs and answers.
 SAMPLES = ("kornia_warp_perspective_float64", "rt_detr_v2", "stn_3d")
-#: Modules of this package that the page cannot use: those of sessions and libraries, and those that
-#: import what Pyodide lacks.
-FOLDERS_WITH_ONNXRUNTIME = ("_pyinstaller", "library", "session")
+#: Folders and modules of this package that the page cannot use, as those that import what Pyodide
+#: lacks: sessions, libraries, and the core that needs Numba or a library.
+UNUSED_PARTS = ("_pyinstaller", "library", "session", "kernels/core_compiler", "kernels/jit_core")
 IMPORTS_WHAT_PYODIDE_LACKS = re.compile(rb"^(import|from) (llvmlite|numba|onnxruntime)\b", re.M)
 #: Where the page unpacks the archives, as in page/engine.js.
 SITE_PACKAGES = "/lib/python3.14/site-packages"
@@ -394,15 +394,15 @@ def package_version() -> str:
 def package_members() -> Members:
     """Return the files of this repository's package, and the page's Python modules.
 
-    Modules that need onnxruntime are left out.
+    Modules that need onnxruntime or Numba are left out.
     """
     members = {}
     package = REPOSITORY / "ort_gridsample"
     for path in package.rglob("*.py"):
         content = path.read_bytes()
-        folder = path.relative_to(package).parts[0]
-        needs_onnxruntime = folder in FOLDERS_WITH_ONNXRUNTIME
-        if not needs_onnxruntime and not IMPORTS_WHAT_PYODIDE_LACKS.search(content):
+        module = path.relative_to(package).with_suffix("")
+        is_unused = any(module.is_relative_to(part) for part in UNUSED_PARTS)
+        if not is_unused and not IMPORTS_WHAT_PYODIDE_LACKS.search(content):
             members[path.relative_to(REPOSITORY).as_posix()] = content
     for path in (FOLDER / "python").glob("*.py"):
         members[path.name] = path.read_bytes()
