@@ -54,7 +54,7 @@ SHARED_PANELS_BYTES = 1 << 20
 WORKER_PANELS_BYTES = 1 << 19
 #: The maximum number of workers that pack the same group, each for its share of the positions, so
 #: that all threads have work. One panel for two threads takes 0.5 to 0.9 times as long as if both
-#: pack it together.
+#: pack it together. In mode nearest, packing takes as long as reading, so that one worker packs.
 MAX_SHARES = 2
 #: With at least so many groups for each thread, threads that have one group less do not matter.
 MIN_GROUPS_WITHOUT_SHARES = 4
@@ -198,7 +198,8 @@ def plan_packing(launch: RecordRef) -> int:
     total = threads * plan.panels_at_once * size
     groups = launch.n * plan.groups_per_batch
     is_even = groups % threads == 0 or groups >= MIN_GROUPS_WITHOUT_SHARES * threads
-    plan.shares = 1 if is_even else MAX_SHARES
+    copies_pixels = record_at(launch.kernel, KERNEL).copy_size != 0
+    plan.shares = 1 if is_even or copies_pixels else MAX_SHARES
     if groups * plan.shares >= threads and total <= MAX_PACKED_BYTES:
         plan.packing = PACKED_BY_EACH
         plan.workers = threads

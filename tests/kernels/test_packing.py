@@ -16,7 +16,13 @@ from ort_gridsample.kernels import jit_core, simd
 from ort_gridsample.kernels.llvm_helpers import CPU_GATHERS_FAST
 from ort_gridsample.kernels.packing import MIN_CHANNELS_WIDE
 from ort_gridsample.kernels.simd import NARROW_PANEL, WIDE_PANEL
-from ort_gridsample.kernels.structs import LAUNCH, PACKED_BY_EACH, UNPACKED, ctypes_type
+from ort_gridsample.kernels.structs import (
+    LAUNCH,
+    PACKED_BY_EACH,
+    PACKED_FOR_ALL,
+    UNPACKED,
+    ctypes_type,
+)
 from ort_gridsample.reference.coordinates import PADDING_RULES
 from ort_gridsample.reference.taps import MODE_RULES
 
@@ -159,6 +165,14 @@ def test_packed_channels_grow_with_reads_per_pixel_and_incoherence(plan_of):
 def test_groups_are_shared_if_threads_would_have_none(channels, n, n_threads, shares, plan_of):
     plan = plan_of(channels, "incoherent", "cubic", n_threads, n)
     assert (plan.packing, plan.workers, plan.shares) == (PACKED_BY_EACH, n_threads, shares)
+
+
+@pytest.mark.parametrize(
+    ("mode", "packing"), [("linear", PACKED_BY_EACH), ("nearest", PACKED_FOR_ALL)]
+)
+def test_threads_share_no_group_whose_packing_takes_as_long_as_reading(mode, packing, plan_of):
+    plan = plan_of(16, "incoherent", mode, n_threads=2, side=130)
+    assert (plan.packing, plan.shares) == (packing, 2 if mode == "linear" else 1)
 
 
 @needs_fast_vectors
