@@ -519,13 +519,17 @@ def _helper_process(function_specs: Sequence[FunctionSpec]) -> Iterator[None]:
         if helper is not None:
             helper.kill()
             helper.wait()
+            _is_any_locked(function_specs)  # removes the files of its locks
 
 
 def _is_any_locked(function_specs: Sequence[FunctionSpec]) -> bool:
-    """Whether another process compiles one of ``function_specs``."""
+    """Whether another process compiles one of ``function_specs``.
+
+    The files of locks that ended with their process are removed.
+    """
     with global_compiler_lock:
-        functions = map(compiled_function, function_specs)
-        return any(is_locked(function.lock_path) for function in functions)
+        locks = [is_locked(compiled_function(spec).lock_path) for spec in function_specs]
+        return any(locks)
 
 
 def _as_code(function_spec: FunctionSpec) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -177,6 +177,34 @@ def test_kernel_cache_without_a_writable_folder_compiles_a_damaged_kernel(
     file.write_bytes(damage(file.read_bytes()))
     monkeypatch.setattr(cache_folder, "_is_writable", lambda path: False)
     load_or_compile()
+
+
+def test_locks_of_a_helper_that_is_ended_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("first", "second")
+
+    class Helper:
+        def __init__(self, *_arguments: object, **_options: object) -> None:
+            pass
+
+        def kill(self) -> None:
+            for name in names:  # as if it was compiling them
+                (tmp_path / name).touch()
+
+        def wait(self) -> None:
+            assert all((tmp_path / name).exists() for name in names)
+
+    monkeypatch.setattr(compilation, "available_cpus", lambda: 2)
+    monkeypatch.setattr(compilation.subprocess, "Popen", Helper)
+    monkeypatch.setattr(
+        compilation,
+        "compiled_function",
+        lambda function_spec: SimpleNamespace(lock_path=tmp_path / function_spec[1]),
+    )
+    with compilation._helper_process([(load_or_compile, name) for name in names]):
+        pass
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.slow
